@@ -1,1 +1,1 @@
-"""The simulator: whole nodes in one process, over a faulty disk, log and clock, replayable from a seed."""
+"""The simulator: whole nodes in one process, on a faulty disk, log and clock. A seed reproduces a run."""

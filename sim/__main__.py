@@ -1,4 +1,4 @@
-"""`python -m sim --seed N`: run one simulation, of a node or a cluster, and say what was found."""
+"""`python -m sim --seed N`: run one simulation, of a node or a cluster, and report the findings."""
 
 from __future__ import annotations
 

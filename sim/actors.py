@@ -1,4 +1,4 @@
-"""Who uses the node: producers that retry, consumers with all the habits that consumers have, and an operator."""
+"""The users of a node: producers that retry, consumers with the habits of real consumers, and an operator."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sim.clients import UNREACHED, Client, Surroundings
 from sim.history import OK, Call, Delivered, Outgoing, Sending
 from sim.scenario import ACCOUNT, QueuePlan
 
-RETRIES_S = 60.0  # a producer gives up by then, well before its invocation is forgotten
+RETRIES_S = 60.0  # a producer gives up after this time, well before its invocation is forgotten
 OLD_RECEIPTS_MAX = 40
 GROWTH_S = 6.0
-UNNAMED_SHARE = 0.8  # of the requests of producers that do not name all of them
+UNNAMED_SHARE = 0.8  # of the requests of producers that leave some requests unnamed
 RETRIED = ("unavailable", "not_owner", "disk_full", "over_limit", "log_error", UNREACHED, "unknown")
 
 
@@ -38,7 +38,7 @@ class Producer:
         self._plans = [plan for plan in plans if not plan.dead_letters]
         self._think_s = think_s
         self._invocations = 0
-        self._numbers: dict[str, int] = {}  # queue → the last number sent there
+        self._numbers: dict[str, int] = {}  # queue → the last number sent to it
 
     async def run(self) -> None:
         while True:
@@ -50,12 +50,12 @@ class Producer:
             count = self._random.choice((1, 1, 2, 5))
             messages = [make_message(self._around, plan, self._random) for _ in range(count)]
             if self._unnamed and self._random.random() < UNNAMED_SHARE:
-                await self._client.send(name, messages, "")  # once: nobody could tell a repetition from another request
+                await self._client.send(name, messages, "")  # once: a repetition could not be told from a new request
             else:
                 await self._send(name, messages)
 
     async def _send(self, queue: str, messages: list[Outgoing]) -> None:
-        """Until there is an answer that ends it, always as the same request: by its name, or by its numbers."""
+        """Retry until an answer ends the request. Every retry is the same request: by its name, or by its numbers."""
         self._invocations += 1
         invocation = f"{self._client.name}-{self._invocations}"
         producer = self._client.name if self._invocations % 3 == 0 else ""
@@ -76,7 +76,7 @@ class Producer:
 
 
 def make_message(around: Surroundings, plan: QueuePlan, random: Random) -> Outgoing:
-    """A message as the queue's producers make them."""
+    """A message as the queue's producers make it."""
     number = around.next_message()
     key = ""
     if plan.keyed:
@@ -138,7 +138,7 @@ class Consumer:
             await self._client.delete(*call.deliveries)
 
     async def _handle(self, held: Delivered) -> None:
-        """What becomes of one message that this consumer holds."""
+        """Decide at random what to do with one leased message."""
         random = self._random
         self._old.append(held)
         del self._old[:-OLD_RECEIPTS_MAX]
@@ -161,7 +161,7 @@ class Consumer:
         elif fate < 0.88:
             await self._client.delete(held)
             await self._client.delete(held)
-        # else: the consumer dies with the message in its hands
+        # else: the consumer dies while it holds the message
 
     async def _heartbeats(self, held: Delivered, lasts_s: float) -> None:
         for _ in range(self._random.randint(1, 3)):
@@ -170,7 +170,7 @@ class Consumer:
         await self._client.delete(held)
 
     async def _use_old(self) -> None:
-        """A receipt from long ago, whose lease somebody else may have by now."""
+        """Use an old receipt, whose message another consumer may hold by now."""
         held = self._random.choice(self._old)
         choice = self._random.random()
         if choice < 0.4:
@@ -182,7 +182,7 @@ class Consumer:
 
 
 class Grower:
-    """Spreads queues over more shards, one at a time, as long as there are any: those that are said, or FIFO queues."""
+    """Spreads queues over more shards, one at a time: the queues given, else the FIFO queues, if there are any."""
 
     def __init__(
         self, around: Surroundings, random: Random, plans: list[QueuePlan], names: Sequence[str] | None = None
@@ -209,7 +209,7 @@ class Grower:
 
 
 class Operator:
-    """Redrives, purges, changes attributes, spreads queues over more shards, and deletes a queue to make it anew."""
+    """Redrives, purges, changes attributes, spreads queues over more shards, and deletes and re-creates queues."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("operator", around, random)
@@ -295,7 +295,7 @@ class Operator:
 
     @staticmethod
     async def _rest(broker: Broker, source: Queue) -> object:
-        """Pause what runs; a moment later it goes on."""
+        """Pause the running jobs, and resume them a moment later."""
         running = [job for job in await broker.moves(source) if job.state == "RUNNING"]
         if not running:
             return None

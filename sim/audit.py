@@ -1,4 +1,4 @@
-"""Looking into a node while it is quiet: the core's own invariants, replay, and the ledger's second opinion."""
+"""The audit of a quiet node: the core's own invariants, a replay, and a comparison with the ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.log import Witness
 
 
 def audit(node: Node, witness: Witness, *, replay: bool) -> Iterator[str]:
-    """What is wrong with a serving node. Shards with anything under way are passed over."""
+    """Violations found on a serving node. Shards with requests in progress are skipped."""
     for alarm in node.alarms.active():
         if alarm.severity == "critical" and alarm.key.startswith("channel-"):
             yield alarm.text
@@ -41,7 +41,7 @@ def _audit_shard(host: ShardHost, ledger: Ledger, replay: bool) -> Iterator[str]
 
 
 def _compare(shard: Shard, book: ShardBook) -> Iterator[str]:
-    """Every message and every count, as the shard has them and as the books have them."""
+    """Compare every message and every count between the shard and its book."""
     columns = shard.columns
     have = {columns.sequence[slot] for slot in shard.live_slots()}
     should = {copy.sequence for copies in map(book.live, list(book.totals)) for copy in copies.values()}

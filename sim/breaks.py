@@ -1,6 +1,6 @@
-"""Commands that break off: the shard abandons what is open and starts over from its log, as after any error of its own.
+"""Receives that fail: the shard discards the open frame and recovers from its log, as after any internal error.
 
-It is receives that do: those for a client, or those for somebody who waits, which run while a frame is sealed.
+Either a client's receive fails, or a receive for a long poll, which runs while a frame is sealed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sim.patches import Patches
 
 
 class BrokenOff(Exception):
-    """A command broke off, because the simulator wanted it to."""
+    """The error of a command that the simulator made fail."""
 
 
 def receives_that_break_off() -> Patches:
-    """Each life of a node says after how many receives one of them breaks off; or that the next one does that is for
-    somebody who waits, while replies are still to be told whose frame is committed.
+    """Make receives fail. Each life of a node sets after how many receives one fails. A life can also make the next
+    receive for a long poll fail, while the outcomes of committed frames are still to be released.
     """
     run = ShardHost.run
 

@@ -1,4 +1,4 @@
-"""Bugs to be planted, to see that the checkers find them. Each replaces a piece of the real code while a run lasts."""
+"""Bugs to plant, to check that the checkers find them. Each replaces a piece of the real code during a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def no_fsync() -> Patches:
 
 
 def release_before_commit() -> Patches:
-    """Commands are answered as soon as they are decided."""
+    """Commands are answered before they are committed."""
     call = GroupCommit.call
 
     def at_once(self: GroupCommit, committed: Committed) -> None:
@@ -59,7 +59,7 @@ def epoch_not_compared() -> Patches:
 
 
 def cursor_not_advanced() -> Patches:
-    """A channel entry that arrives again is taken again."""
+    """A channel entry that arrives again is accepted again."""
 
     def arrive(self: Shard, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
         now = self.begin(now)
@@ -69,7 +69,7 @@ def cursor_not_advanced() -> Patches:
 
 
 def delay_ignored() -> Patches:
-    """A message can be seen at once, whatever its delay."""
+    """A message is visible at once, whatever its delay."""
     send = Shard.send
 
     def at_once(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
@@ -97,7 +97,7 @@ def numbers_forgotten() -> Patches:
 
 
 def group_not_locked() -> Patches:
-    """The newest message of a FIFO group goes out first."""
+    """The newest message of a FIFO group is delivered first."""
     choose = Shard._choose_fifo
 
     def newest(self: Shard, queue: Any, wanted: int, now: int) -> list[int]:
@@ -108,7 +108,7 @@ def group_not_locked() -> Patches:
 
 
 def group_moved_early() -> Patches:
-    """A FIFO group moves to its new shard although the old one still has messages of it."""
+    """A FIFO group moves to its new shard although the old shard still has messages of the group."""
 
     def has_moved(self: Shard, queue: Any, group: int) -> bool:
         spread = queue.policy.spread
@@ -118,7 +118,7 @@ def group_moved_early() -> Patches:
 
 
 def numbers_begin_anew() -> Patches:
-    """A message's number in its queue is its sequence in the shard, whichever that is."""
+    """A message's number in its queue is its sequence in the shard, whichever shard that is."""
 
     def numbers_from(self: Shard, number: int) -> int:
         return 0
@@ -144,6 +144,6 @@ BUGS: dict[str, Callable[[], Patches]] = {
 
 @contextlib.contextmanager
 def planted(name: str | None, bugs: Mapping[str, Callable[[], Patches]] = BUGS) -> Iterator[None]:
-    """The bug is there inside of the block."""
+    """Plants the bug inside the block."""
     with patched(bugs[name]() if name is not None else []):
         yield

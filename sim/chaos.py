@@ -1,4 +1,4 @@
-"""What goes wrong, and when: crashes, disks that fail, fill up or slow down, clocks that are set."""
+"""Faults and their times: crashes, disks that fail, fill up or slow down, and clocks that are set."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Chaos:
         return [self._again_and_again(mean_s, act) for mean_s, act in kinds if mean_s]
 
     def heal(self) -> None:
-        """From now on all is well."""
+        """End all faults."""
         machine = self._machine
         machine.fail_rate = 0.0
         machine.loss_rate = 0.0
@@ -56,7 +56,7 @@ class Chaos:
             await act()
 
     async def _crash(self) -> None:
-        """At an instant, or in the middle of what the disk does next."""
+        """Crash at once, or in the middle of the disk's next steps."""
         choice = self._random.random()
         if choice < 0.4:
             self._machine.crash("at once")

@@ -1,7 +1,7 @@
-"""Clients of a node: a network that loses requests and answers, and producers, consumers and operators behind it.
+"""Clients of a node, behind a network that loses requests and answers.
 
-Every request is written down before it is made and when its answer comes (see history.py), in terms that the checkers
-understand. Whatever a client decides, it decides by its own random numbers.
+Every call is recorded before it is made and when its answer arrives (see history.py), in terms that the checkers
+understand. Each client makes its decisions with its own random numbers.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ from sim.loop import SimLoop
 from sim.machine import Gone, Machine
 from sim.scenario import ACCOUNT, QueuePlan
 
-ANSWER_S = 120.0  # a node that serves answers by then, whatever the disk does
-UNREACHED = "unreached"  # the request never got to a node: nothing can have happened
+ANSWER_S = 120.0  # a serving node answers within this time, whatever the disk does
+UNREACHED = "unreached"  # the request never reached a node, so it had no effect
 
 Value = TypeVar("Value")
 Work = Callable[[Broker, Queue], Coroutine[Any, Any, Value]]
-Serve = Callable[[Broker], Awaitable[Value]]  # what a node does for a call
+Serve = Callable[[Broker], Awaitable[Value]]  # the node's side of a call
 Begin = Callable[[Broker, Queue, Done], None]
 
 
 class InFlight(NamedTuple):
-    """A call that has no answer yet."""
+    """A call without an answer so far."""
 
     what: str
     started_s: float
-    wait_s: float  # for which it may wait by its own wish
+    wait_s: float  # how long the call asked to wait
 
 
 class Surroundings(Protocol):
-    """What clients know of the simulation."""
+    """What clients see of the simulation."""
 
     loop: SimLoop
     history: History
-    queues: dict[str, QueueFacts]  # that there are now
-    known: dict[str, QueueFacts]  # that there ever were
+    queues: dict[str, QueueFacts]  # that exist now
+    known: dict[str, QueueFacts]  # that ever existed
     lost_answers: float
     calls_left: int
-    in_flight: dict[int, InFlight]  # calls that have no answer yet, by number
+    in_flight: dict[int, InFlight]  # calls without an answer so far, by number
 
     def machine_for(self, random: Random) -> Machine:
-        """The one that a call goes to."""
+        """The machine to send a call to."""
 
     def violated(self, checker: str, text: str) -> None: ...
     def next_message(self) -> int: ...
@@ -82,7 +82,7 @@ class Surroundings(Protocol):
 
 
 class Client:
-    """`hurried`: its requests take no time on their way, so that many arrive in one turn of the event loop."""
+    """With `hurried`, requests arrive without delay, so that many arrive in one turn of the event loop."""
 
     def __init__(self, name: str, around: Surroundings, random: Random, hurried: bool = False) -> None:
         self.name = name
@@ -101,8 +101,8 @@ class Client:
         first_try: bool = False,
         once: bool = False,
     ) -> Sending:
-        """As one request, named by its invocation or, with a producer, numbered from `first` on. `once`: the invocation
-        is an Idempotency-Key.
+        """Send messages in one request, named by its invocation or, with a producer, numbered from `first` on. `once`:
+        the invocation is an Idempotency-Key.
         """
         call = Sending(*self._head(queue), invocation=invocation, messages=messages, producer=producer, once=once)
         numbers = " ".join(f"#{message.number}," for message in messages)
@@ -147,7 +147,7 @@ class Client:
             call.deliveries = [_delivered(call, delivery, lasts_ms) for delivery in received.deliveries()]
             return _told(call.deliveries)
 
-        whole = self.random.random() < 0.5  # else an answer that needs no more than the bodies is enough
+        whole = self.random.random() < 0.5  # else an answer with only the bodies is enough
 
         async def work(broker: Broker, entry: Queue) -> Received:
             command = Receive(entry.number, count, visibility_ms, self.name, attempt, wait_ms, whole)
@@ -161,7 +161,7 @@ class Client:
     async def receive_any(
         self, patterns: list[str], count: int, visibility_ms: int | None, wait_ms: int, patience_s: float = 0.0
     ) -> Watching:
-        """By one request of many queues. What it gets is told as a receive of each queue."""
+        """Receive from many queues in one request. The deliveries are recorded as one receive per queue."""
         names = " ".join(patterns)
         call = Watching(*self._head(names), wait_ms=wait_ms)
         receives: dict[str, Receiving] = {}
@@ -259,13 +259,13 @@ class Client:
         return self.around.history.next_number() + offset, self.name, queue, self.around.loop.time(), 0
 
     def _on_queue(self, call: Call, work: Work[Value]) -> Serve[Value]:
-        """What a node does for a call that is about one queue."""
+        """The node's side of a call that concerns one queue."""
         facts = self.around.known[call.queue]
 
         def serve(broker: Broker) -> Awaitable[Value]:
             entry = broker.queue(ACCOUNT, facts.called)
             if entry.number != facts.number and not isinstance(call, Holding):
-                raise QueueDoesNotExist  # the name is another queue's now, which old receipts are tried on
+                raise QueueDoesNotExist  # the name now belongs to another queue, on which old receipts are tried
             return work(broker, entry)
 
         return serve
@@ -279,7 +279,7 @@ class Client:
         patience_s: float = 0.0,
         wait_s: float = 0.0,
     ) -> None:
-        """Make a call, and write down what came of it."""
+        """Make a call, and record its outcome."""
         around = self.around
         around.history.add(call)
         around.calls_left -= 1
@@ -310,7 +310,7 @@ class Client:
         say(call.ended_s, self.name, f"call {call.number}: {what} → {call.outcome} {told}")
 
     async def _reach(self, call: Call, serve: Serve[Value], patience_s: float) -> Value:
-        """The way to the node and back."""
+        """Send the call to a node, and wait for the answer."""
         around = self.around
         await self._travel()
         machine = around.machine_for(self.random)
@@ -337,7 +337,7 @@ class Client:
 
 
 async def up_to_date(broker: Broker, serve: Serve[Value]) -> Value:
-    """As a front door does it: before a queue is said not to exist, the node sees to it that it is up to date."""
+    """Run a call as a front door does: before it reports a missing queue, the node refreshes its catalog."""
     try:
         return await serve(broker)
     except QueueDoesNotExist:
@@ -347,7 +347,7 @@ async def up_to_date(broker: Broker, serve: Serve[Value]) -> Value:
 
 
 async def called_back(begin: Callable[[Done], None]) -> Any:
-    """What the broker tells when it is done. Raises BatonError."""
+    """Wait for the broker's callback and return its result. Raises BatonError."""
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(result: Any) -> None:
@@ -368,7 +368,7 @@ def _told(deliveries: list[Delivered]) -> str:
 
 
 def _send(queue: int, messages: list[Outgoing], request: int, producer: str, first: int) -> Send:
-    """As a front door builds it."""
+    """Build a Send command as a front door does."""
     builder = SendBuilder()
     for at, message in enumerate(messages):
         builder.add(message.body)

@@ -1,4 +1,4 @@
-"""The quiet phase after all faults and floods: everything is served again, in a bounded time."""
+"""The quiet phase after all faults and floods: everything must be served again, in a bounded time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sim.limits import TinyLimits
 from sim.machine import Gone
 from sim.scenario import ACCOUNT, NARROW, QueuePlan
 
-ANSWERED_S = 60.0  # whatever is under way when all is mended is answered by then
+ANSWERED_S = 60.0  # requests in progress when the faults end are answered by then
 AGAIN_S = 0.5
 PAUSE_MAX_S = 10.0
-SOON_S = 10.0  # by then a request is accepted: a shard may be about to be opened
-PROMPT_S = 5.0  # by then a long poll has what can be delivered
+SOON_S = 10.0  # a request is accepted by then: a shard may be about to be opened
+PROMPT_S = 5.0  # a long poll has received a deliverable message by then
 LONG_POLL_MS = 20_000
-QUICK_ROUNDS = 30  # of draining, before it waits for what comes back late
+QUICK_ROUNDS = 30  # of draining, before it waits for messages that return late
 LATE_S = 30.0
 SLACK_S = 5.0
 USED_UP = 8  # messages in front of one that can be delivered
@@ -36,7 +36,7 @@ Poll = Callable[[], Coroutine[Any, Any, Receiving | Watching]]
 
 
 class Run(Surroundings, Protocol):
-    """What the closing phase knows of the simulation."""
+    """What the closing phase sees of the simulation."""
 
     @property
     def broken(self) -> str: ...
@@ -44,7 +44,7 @@ class Run(Surroundings, Protocol):
 
 @dataclass(slots=True, frozen=True)
 class Windows:
-    """For how long things are remembered, in seconds."""
+    """How long each kind of entry is remembered, in seconds."""
 
     once_s: float
     request_s: float
@@ -64,14 +64,14 @@ class Closing:
         self._random = random
         self._plans = {plan.name: plan for plan in plans}
         self._windows = Windows.of(settings)
-        # A node that has to remember the names of too many calls takes no other for so long.
+        # A node with too many remembered calls accepts no further call for this long.
         self._busy_s = answering.REMEMBERED_S + SLACK_S if "NAMES_MAX" in tiny.values else 0.0
         self._client = Client("closing", around, random)
         self._requests = 0
         self._has_found = False
 
     async def all_answered(self) -> None:
-        """What was under way when all was mended is answered."""
+        """Check that the requests in progress when the faults ended are answered."""
         since_s = self._around.loop.time()
         late: list[str] = []
         while self._around.in_flight and not self._around.broken:
@@ -90,7 +90,7 @@ class Closing:
     # --- emptying the queues -----------------------------------------------------------------------
 
     async def drain(self, rounds_max: int) -> None:
-        """Receive and delete until nothing is left but what is dead."""
+        """Receive and delete until only dead letters are left."""
         if NARROW in self._around.queues:
             room = {"Baton.MaximumMessages": "0"}
             await self._steer(NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room))
@@ -130,15 +130,15 @@ class Closing:
     # --- every queue serves ------------------------------------------------------------------------
 
     async def examine(self, after_all_is_forgotten: bool) -> None:
-        """Every queue is used in every way."""
+        """Use every queue in every way."""
         for plan in self._plans.values():
-            if plan.fleeting:  # it may have been deleted just before all was mended
+            if plan.fleeting:  # it may have been deleted just before the faults ended
                 await self._around.make_queue(plan)
         if after_all_is_forgotten:
             await self._forget_all()
         ways = ("plain", "invocation", "once", "producer")
         made = [queue for queue in self._around.queues if self._is_made(queue)]
-        for queue in made:  # the dead stay in some of them, and take room
+        for queue in made:  # dead letters stay in some of them, and count towards limits
             await self._purge(queue)
         for at, queue in enumerate(made):
             if self._around.broken or self._has_found:
@@ -151,7 +151,7 @@ class Closing:
             await self._serve_behind_used_up(queue)
 
     def _is_made(self, queue: str) -> bool:
-        """A queue of the scenario: others may be about to be deleted."""
+        """Whether the queue is part of the scenario: other queues may be about to be deleted."""
         return self._around.known[queue].called in self._plans
 
     async def _forget_all(self) -> None:
@@ -162,7 +162,7 @@ class Closing:
         return max((facts.dedup_window_ms for facts in self._around.queues.values()), default=0) / 1000
 
     async def _serve_a_poll(self, queue: str, way: str, by_pattern: bool) -> None:
-        """A long poll that waits gets a message that is sent then, at once."""
+        """Check that a waiting long poll promptly gets a message that is sent meanwhile."""
         poll = self._poll_by_pattern(queue) if by_pattern else self._poll_of(queue)
         polling = self._around.loop.create_task(poll())
         await asyncio.sleep(0.2)
@@ -177,14 +177,14 @@ class Closing:
         return lambda: self._client.receive(queue, 1, 30_000, LONG_POLL_MS)
 
     def _poll_by_pattern(self, queue: str) -> Poll:
-        """Over all queues. A pattern leaves dead-letter queues out, so these are named."""
+        """A long poll over all queues. Patterns exclude dead-letter queues, so those are named."""
         patterns = ["*", self._around.known[queue].called]
         return lambda: self._client.receive_any(patterns, 1, 30_000, LONG_POLL_MS)
 
     async def _expect(
         self, queue: str, message: Outgoing, poll: Poll, polling: asyncio.Task[Receiving | Watching]
     ) -> None:
-        """The message is there: whoever waits has it within a moment. One who was answered too early asks again."""
+        """Check that the waiting poll gets the message promptly. A poll that was answered too early is repeated."""
         since_s = self._around.loop.time()
         while True:
             call = await polling
@@ -202,7 +202,7 @@ class Closing:
             )
 
     async def _serve_behind_used_up(self, queue: str) -> None:
-        """Messages that have no receive left stand in front of one that has: a long poll gets that one at once."""
+        """Check that a long poll promptly gets a message that is behind messages without receives left."""
         plan = self._plans[self._around.known[queue].called]
         receives = plan.receives_max
         if not receives:
@@ -237,7 +237,7 @@ class Closing:
         )
 
     async def _send(self, queue: str, group: str, way: str) -> Outgoing | None:
-        """The message, if one was accepted within the time after which a full table has room again."""
+        """Send a message and return it, if it is accepted within the time in which a full table has room again."""
         self._requests += 1
         called = self._around.known[queue].called
         message = self._message(called, group, way)
@@ -249,7 +249,7 @@ class Closing:
 
         async def send() -> Sending:
             nonlocal message
-            if way in ("plain", "unkeyed"):  # nothing says that it is the same one
+            if way in ("plain", "unkeyed"):  # nothing identifies a repetition
                 message = self._message(called, group, way)
                 return await self._client.send(queue, [message], "")
             if way == "producer":
@@ -271,7 +271,7 @@ class Closing:
             await self._client.delete(*held)
 
     async def _until_ok(self, otherwise: str, ask: Callable[[], Awaitable[Call]], patience_s: float) -> bool:
-        """Ask until the answer is good, less and less often."""
+        """Repeat a request until it succeeds, at growing intervals."""
         patience_s += self._busy_s
         give_up_s = self._around.loop.time() + patience_s
         pause_s = AGAIN_S

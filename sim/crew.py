@@ -1,4 +1,4 @@
-"""A crew: clients that turn to one queue at the same moment, so that a shard executes their requests together."""
+"""A crew: clients that use one queue at the same moment, so that a shard executes their requests together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.clients import Client, Surroundings
 from sim.history import OK, Delivered
 from sim.scenario import QueuePlan
 
-MEETS_S = 0.5  # on average between two moments
+MEETS_S = 0.5  # on average between two such moments
 CLIENTS = 4
 REQUESTS = (2, 4, 8, 16)
 HELD_MAX = 40
@@ -24,7 +24,7 @@ class Crew:
         self._around = around
         self._random = random
         self._plans = [plan for plan in plans if not plan.dead_letters]
-        self._held: dict[str, list[Delivered]] = {}  # what it has received, by queue
+        self._held: dict[str, list[Delivered]] = {}  # messages that the crew holds, by queue
         self._requests = 0
 
     async def run(self) -> None:
@@ -57,7 +57,7 @@ class Crew:
         del held[:-HELD_MAX]
 
     def _sends(self, client: Client, name: str, plan: QueuePlan) -> list[Coroutine[Any, Any, object]]:
-        """One request; or the same one twice, when the SDK that named it has lost its patience."""
+        """One request, or the same request twice, as when an SDK retries before the first answer."""
         self._requests += 1
         way = self._random.choice(("", "", "named", "once"))
         invocation = f"crew-{self._requests}" if way else ""

@@ -1,4 +1,4 @@
-"""What a seed stands for when limits are tiny: many small queues, crowds that press against limits, fewer faults."""
+"""The scenario of a seed with tiny limits: many small queues, crowds that press against limits, and fewer faults."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ HOUR_S = 3600.0
 
 
 def has_tiny_limits(seed: int) -> bool:
-    """Two seeds of five."""
+    """Two of five seeds."""
     return seed % 5 in (2, 4)
 
 
 def theme_of(seed: int) -> Theme:
-    """Each has its turn among the seeds with tiny limits."""
+    """The themes take turns among the seeds with tiny limits."""
     themes = list(Theme)
     return themes[(seed // 5 * 2 + (seed % 5 == 4)) % len(themes)]
 
@@ -85,7 +85,7 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
 
 
 def _with_crowd(random: Random, plans: list[QueuePlan], shards: int, leaky: bool) -> list[QueuePlan]:
-    """Some of the queues, and many small ones. Several shards may have dead letters that are refused."""
+    """Some of the queues, and many small ones. There may be a queue on all shards whose dead letters are refused."""
     plans = [plan for plan in plans if plan.name not in (NARROW, "leaky")]
     work = [plan for plan in plans if not plan.dead_letters]
     chosen = [plan for plan in plans if plan.dead_letters] + random.sample(work, min(3, len(work)))
@@ -94,7 +94,7 @@ def _with_crowd(random: Random, plans: list[QueuePlan], shards: int, leaky: bool
             spread = "1" if plan.dead_letters else str(shards)
             chosen.append(replace(plan, attributes={**plan.attributes, "Baton.Spread": spread}))
     crowd = [_crowd_queue(random, f"{CROWD}{at}", shards) for at in range(random.choice((2, 4, 6)))]
-    if random.random() < 0.6:  # messages that have no receive left stay in front of others
+    if random.random() < 0.6:  # messages without receives left stay in front of others
         used_up = {"FifoQueue": "true", "Baton.MaxReceives": "1", "Baton.DeadLetterOn": "receive"}
         crowd.append(QueuePlan(f"{CROWD}line.fifo", {"VisibilityTimeout": "1", **used_up}, grouped=True, keyed=True))
     return [*chosen, *crowd]

@@ -1,4 +1,4 @@
-"""Those who press a node against its limits: floods, crowds of long polls, named requests, queues that come and go."""
+"""Actors that press a node against its limits: floods, many long polls, named requests, and short-lived queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sim.clients import Client, Surroundings
 from sim.history import OK, Delivered, Outgoing
 from sim.scenario import CROWD, QueuePlan, Scenario, Theme
 
-BURST_S = 2.5  # on average between two bursts, and between the other things here
+BURST_S = 2.5  # on average between two bursts, and between the other actions here
 NAMED_S = 0.4
 SHORT_LIVED_S = 0.6
 INSPECTED_S = 0.2
@@ -24,9 +24,9 @@ OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
 STAMPEDE_MS = 1_000
-STALL_S = 0.4  # how long a sync takes while it stalls, on average
+STALL_S = 0.4  # how long a sync takes during a stall, on average
 RECEIVES_MAX = 20  # to empty a queue
-FIRST_SYNCS = 5  # of the disk, on average, by which the first message of a queue is sent
+FIRST_SYNCS = 5  # the first message of a queue is sent within this many syncs of the disk, on average
 
 
 class Actor(Protocol):
@@ -79,7 +79,7 @@ class Flood:
 
 
 class PatternConsumer(Consumer):
-    """Receives of many queues by one request, and does with the messages what consumers do."""
+    """Receives from many queues in one request, and treats the messages as consumers do."""
 
     async def _receive(self) -> None:
         random = self._random
@@ -96,7 +96,7 @@ class PatternConsumer(Consumer):
 
 
 class NamedSender:
-    """Sends by requests with an Idempotency-Key, and makes old ones again, also when their messages were duplicates."""
+    """Sends requests with an Idempotency-Key, and repeats old ones, including those whose messages were duplicates."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("named", around, random)
@@ -133,7 +133,7 @@ class NamedSender:
         return key
 
     async def _send_duplicate(self, plan: QueuePlan) -> None:
-        """By its deduplication id; and again when that is forgotten."""
+        """Send a message again with its deduplication id, and once more after the id is forgotten."""
         name = self._around.current_name(plan.name)
         first = make_message(self._around, plan, self._random)
         await self._client.send(name, [first], "")
@@ -148,7 +148,7 @@ class NamedSender:
 
 
 class Stampede:
-    """Leases that all end at the same time, while many long polls wait for their messages."""
+    """Leases that all expire at the same time, while many long polls wait for the messages."""
 
     def __init__(self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client(name, around, random, hurried=True)
@@ -182,7 +182,7 @@ class Stampede:
             loop.create_task(client.receive(name, random.choice((1, 1, 10)), STAMPEDE_MS, 2 * STAMPEDE_MS))
             for _ in range(crowd)
         ]
-        crowded = asyncio.gather(*polls)  # whoever leaves takes them along
+        crowded = asyncio.gather(*polls)  # cancelled together with this actor
         await asyncio.sleep(max(0.0, started_s + STAMPEDE_MS / 1000 - 0.05 - loop.time()))
         if random.random() < 0.7:
             await self._stall(name)
@@ -191,7 +191,7 @@ class Stampede:
                 await client.delete(*call.deliveries)
 
     async def _stall(self, name: str) -> None:
-        """A sync takes long while the leases end, and so much is sent to another queue that the shard takes no more."""
+        """Slow a sync down while the leases expire, and send enough to another queue to fill the shard."""
         queues = self._around.queues
         if name not in queues:
             return
@@ -222,7 +222,7 @@ class Stampede:
 
 
 class Deployment:
-    """Sets attributes of all queues and purges them when the run begins, while the first messages are sent."""
+    """Sets attributes of all queues and purges them at the start of the run, while the first messages are sent."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("deployment", around, random, hurried=True)
@@ -248,7 +248,7 @@ class Deployment:
 
 
 class QueueMaker:
-    """Makes queues that live for moments, uses each once, and deletes it."""
+    """Creates short-lived queues, uses each once, and deletes it."""
 
     def __init__(self, around: Surroundings, random: Random) -> None:
         self._client = Client("maker", around, random)
@@ -280,7 +280,7 @@ class QueueMaker:
 
 
 class Inspector:
-    """Looks at what is in queues, and at what a redrive would move: in many short steps, while all goes on."""
+    """Peeks into queues and dry-runs redrives: both work in many short steps while the node serves."""
 
     def __init__(
         self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan], disk_fails: bool
@@ -301,7 +301,7 @@ class Inspector:
             choice = self._random.random()
             if choice < 0.1:
                 await self._client.steer(self._random.choice(list(self._around.queues)), "peek", self._peek)
-            elif choice < 0.2:  # there is more to look at than what has died
+            elif choice < 0.2:  # so that there is more than dead letters to look at
                 await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
             elif choice < 0.3:
                 work = self._random.choice((self._move, self._redrive))
@@ -312,7 +312,7 @@ class Inspector:
                 await self._client.steer(name, "dry run", self._dry_run)
 
     async def _look_while_the_disk_fails(self, name: str, plan: QueuePlan) -> None:
-        """The shard fails in the middle of an append, while somebody who has waited for one before goes on."""
+        """Make the shard fail during an append, while dry runs that waited for an earlier append continue."""
         random, loop, machine = self._random, self._around.loop, self._around.machine_for(self._random)
         messages = [make_message(self._around, plan, random) for _ in range(14)]
         await self._client.send(name, messages[6:], "")
@@ -335,12 +335,12 @@ class Inspector:
 
     @staticmethod
     async def _move(broker: Broker, source: Queue) -> str:
-        """A job that ends soon."""
+        """Start a job that ends soon."""
         return (await broker.start_move(source, None, 500)).id
 
     @staticmethod
     async def _redrive(broker: Broker, source: Queue) -> str:
-        """One for which messages are chosen."""
+        """Start a job that selects messages."""
         redrive = Redrive(rate_per_s=500, filter={"bodyContains": "1"}, pause_when_dying_share=1.0)
         return (await broker.start_job(source, redrive)).id
 
@@ -351,7 +351,7 @@ class Inspector:
 
 
 class Attempts:
-    """Receives from FIFO queues under ids of their own, several at a time, and asks for the same again."""
+    """Receives from FIFO queues with attempt ids, several at a time, and repeats the same attempts."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("attempts", around, random)
@@ -380,7 +380,7 @@ class Attempts:
 
 
 def crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str], Random]) -> list[Actor]:
-    """Those who press against the limits of a run, by its theme."""
+    """The actors that press against the limits of a run, by its theme."""
     plans, theme = scenario.queues, scenario.theme
     leaky = [plan for plan in plans if plan.name == "leaky"]
     work = leaky if theme is Theme.REFUSALS else plans
@@ -410,7 +410,7 @@ def crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str]
 
 
 def cluster_crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str], Random]) -> list[Actor]:
-    """Few of them: a cluster's run is short."""
+    """A few such actors: a cluster's run is short."""
     plans = scenario.queues
     return [
         PatternConsumer("pattern", around, make_random("pattern"), scenario.think_s),

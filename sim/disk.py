@@ -1,8 +1,8 @@
-"""A disk in memory that loses, tears and refuses what a real one may (see log.disk.Disk for the methods).
+"""A disk in memory that loses, tears and refuses writes as a real one may (see log.disk.Disk for the methods).
 
-What was synced survives a crash. Of what was not, each write may be lost, kept, or kept in part, sector by sector; of
-the names made, changed and removed in a directory since its last sync, any number of the first may have been kept, as a
-journaling file system does. A sync that fails leaves pages that look clean and never reach the disk.
+Synced data survives a crash. Each write that was not synced may be lost, kept, or kept in part, sector by sector. Of
+the names created, changed and removed in a directory since its last sync, a crash keeps the first n for some n, as a
+journaling file system does. A failed sync leaves pages that look clean and never reach the disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SECTOR_BYTES = 512
 
 
 class Step(NamedTuple):
-    """One thing that is about to be done to the disk."""
+    """One change that is about to be made to the disk."""
 
     kind: str  # create, write, sync, sync_directory, rename, unlink, make_directory
     path: str
@@ -26,17 +26,17 @@ class Step(NamedTuple):
 
 
 class Survival(Enum):
-    """What is left, after a crash, of what was not synced."""
+    """Which unsynced data survives a crash."""
 
     NOTHING = "nothing"
     EVERYTHING = "everything"
-    SOME = "some"  # each write and name by chance
+    SOME = "some"  # each write and name at random
     NAMES_ONLY = "names only"
     WRITES_ONLY = "writes only"
 
 
 class Crashed(BaseException):
-    """Raised from `on_step` to stop a run where it is; no code under test catches it."""
+    """Raised from `on_step` to stop a run at once; no code under test catches it."""
 
 
 class _File:
@@ -44,7 +44,7 @@ class _File:
 
     def __init__(self) -> None:
         self.content = bytearray()  # as a running process sees it
-        self.durable = bytearray()  # as it is after a crash at worst
+        self.durable = bytearray()  # as a crash leaves it in the worst case
         self.pending: list[tuple[int, bytes]] = []  # writes since the last sync
 
 
@@ -58,7 +58,7 @@ class _Directory:
 
 
 class SimulatedDisk:
-    """`on_step` is asked before each change; it may raise OSError (the change fails) or Crashed."""
+    """`on_step` is called before each change. It may raise OSError (the change fails) or Crashed."""
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
@@ -172,7 +172,7 @@ class SimulatedDisk:
     # --- what goes wrong ----------------------------------------------------------------------
 
     def after_crash(self, survival: Survival, random: Random) -> SimulatedDisk:
-        """The disk that the next start finds after a power failure now. This one stays as it is."""
+        """The disk as the next start finds it after a power failure now. This disk is not changed."""
         found = type(self)(capacity_bytes=self.capacity_bytes)
         lost = self._lost_directories(survival, random)
         contents: dict[int, _File] = {}
@@ -190,18 +190,18 @@ class SimulatedDisk:
         return found
 
     def flip(self, path: str, offset: int, bit: int = 0) -> None:
-        """Turn one bit of a file over, on the disk itself."""
+        """Flip one bit of a file, on the disk itself."""
         file = self._file(path)
         file.content[offset] ^= 1 << bit
         if offset < len(file.durable):
             file.durable[offset] ^= 1 << bit
 
     def read(self, path: str) -> bytes:
-        """A whole file."""
+        """The content of a whole file."""
         return bytes(self._file(path).content)
 
     def replace(self, path: str, content: bytes) -> None:
-        """Put a whole file in place, synced."""
+        """Write a whole file and sync it."""
         directory, name = self._parent(path)
         file = _File()
         file.content = bytearray(content)
@@ -279,7 +279,7 @@ def _surviving_file(file: _File, survival: Survival, random: Random) -> _File:
 
 
 def _put_some(content: bytearray, offset: int, data: bytes, random: Random) -> None:
-    """Lose a write, keep it, keep its first sectors, or keep any of them."""
+    """Lose a write, keep it, keep its first sectors, or keep any of its sectors."""
     fate = random.choice(("lost", "kept", "first", "any"))
     if fate == "lost":
         return

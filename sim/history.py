@@ -1,8 +1,8 @@
-"""What the clients asked and were told, in the order in which it happened. The checkers read nothing else of a client.
+"""The clients' calls and answers, in the order in which they happened. Checkers know nothing else about the clients.
 
-A call has two instants, when it left its client and when the answer came back, each as time of the simulation and as
-the node's clock showed it then. What was decided lies between the two. An outcome is `ok`, the code of the error that
-came back, or `unknown`: no answer came, so it may or may not have happened.
+A call has two instants: when it left its client, and when the answer returned. Each is recorded in simulation time and
+by the node's clock. The decision was made between the two instants. An outcome is `ok`, the code of the returned error,
+or `unknown`: no answer came, so the call may or may not have taken effect.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from batonq.priorities import NORMAL_PRIORITY
 
 OK = "ok"
 UNKNOWN = "unknown"
-# Answers after which the change may have happened all the same: the commit was under way when the shard stopped.
+# After these answers the change may still have happened: the commit was in progress when the shard stopped.
 UNCERTAIN = (UNKNOWN, "unavailable", "log_error")
 LINES_MAX = 200_000
 
 
 @dataclass(slots=True)
 class Call:
-    """One request of one client, under way while `ended_s` is negative."""
+    """One request of one client, in progress while `ended_s` is negative."""
 
     number: int
     client: str
@@ -41,18 +41,18 @@ class Call:
 
 @dataclass(slots=True)
 class Sending(Call):
-    """A batch of messages. A retry is a call of its own under the same invocation."""
+    """A batch of messages. A retry is a separate call with the same invocation."""
 
     invocation: str = ""
-    producer: str = ""  # who numbered the messages, when that is what names them
+    producer: str = ""  # the producer that numbered the messages, if numbers identify them
     once: bool = False  # the invocation is an Idempotency-Key
     messages: list[Outgoing] = field(default_factory=list)
-    answers: list[Answer] = field(default_factory=list)  # one a message, when the outcome is ok
+    answers: list[Answer] = field(default_factory=list)  # one per message, when the outcome is ok
 
 
 @dataclass(slots=True, frozen=True)
 class Outgoing:
-    """A message as its producer means it. Its number is in its body, so that it is known wherever it turns up."""
+    """A message as its producer made it. Its number is in its body, so that it can be identified anywhere."""
 
     number: int
     body: bytes
@@ -82,7 +82,9 @@ class Receiving(Call):
 
 @dataclass(slots=True)
 class Watching(Call):
-    """A receive of many queues; `queue` is their names and patterns. What it got stands in a Receiving for each."""
+    """A receive from many queues; `queue` has their names and patterns. Its deliveries are recorded in one Receiving
+    per queue.
+    """
 
     wait_ms: int = 0
     deliveries: list[Delivered] = field(default_factory=list)
@@ -90,11 +92,11 @@ class Watching(Call):
 
 @dataclass(slots=True, frozen=True)
 class Delivered:
-    """One message as one consumer got it. The lease began at `began_ms` and runs until `deadline_ms` of shard time."""
+    """One message as one consumer received it. The lease runs from `began_ms` until `deadline_ms` of shard time."""
 
     call: int
     queue: str
-    number: int  # of the message; -1 when the body is nobody's
+    number: int  # of the message; -1 when the simulator did not make the body
     body: bytes
     message_id: str
     receipt: str
@@ -105,12 +107,12 @@ class Delivered:
     deadline_ms: int
     receive_count: int
     priority: int
-    shard: int | None = None  # None: the first of the queue's
+    shard: int | None = None  # None: the queue's first shard
 
 
 @dataclass(slots=True)
 class Holding(Call):
-    """What a consumer does under a receipt: delete, change (to `value_ms`) or nack (with a delay of `value_ms`)."""
+    """A consumer's use of a receipt: delete, change (to `value_ms`) or nack (with a delay of `value_ms`)."""
 
     kind: str = ""
     receipt: str = ""
@@ -120,7 +122,7 @@ class Holding(Call):
 
 @dataclass(slots=True)
 class Steering(Call):
-    """What an operator does to a queue: purge, move, cancel, set."""
+    """An operator's action on a queue: purge, move, cancel, set."""
 
     kind: str = ""
     detail: str = ""
@@ -128,18 +130,18 @@ class Steering(Call):
 
 @dataclass(slots=True)
 class PurgePoint(Call):
-    """What a shard answered to a purge of the queue that began: the last message that the purge may remove."""
+    """A shard's answer when a purge of the queue began: the last message that the purge may remove."""
 
     shard: int = 0
     through: int = 0
-    place: int = 0  # how many frames had been committed by then, on all shards
+    place: int = 0  # number of frames committed by then, on all shards
 
 
 AnyCall = TypeVar("AnyCall", bound=Call)
 
 
 class History:
-    """Calls to be checked, and lines to be read and hashed: two runs are the same if their hashes are."""
+    """Calls for the checkers, and lines to read and to hash: two runs are equal if their hashes are."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -173,7 +175,7 @@ class History:
 
 @dataclass(slots=True, frozen=True)
 class Violation:
-    """Something that must not happen did. `words` pick the lines of the history that tell how."""
+    """Something happened that must not happen. `words` select the lines of the history about it."""
 
     checker: str
     text: str

@@ -1,7 +1,8 @@
-"""Books kept from the committed frames of all shards, by rules of their own: a second opinion on what the log says.
+"""Books built from the committed frames of all shards, by independent rules: a second opinion on the log.
 
-The ledger knows rows and payloads, and nothing of the core's state machine. It follows every copy of every message from
-the record that made it to the one that ended it. What cannot be is an anomaly, which the conservation checker reports.
+The ledger knows rows and payloads, and nothing about the core's state machine. It follows every copy of every message
+from the record that created it to the record that ended it. Impossible records are anomalies, which the conservation
+checker reports.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class LeaseSpan:
 
 @dataclass(slots=True)
 class Copy:
-    """One message on one shard. `number` is the one in its body; moves make new copies of it."""
+    """One message on one shard. `number` is the number in its body; a move makes a new copy."""
 
     shard: int
     sequence: int
@@ -40,14 +41,14 @@ class Copy:
     born_ms: int
     visible_ms: int
     expires_s: int
-    source: tuple[int, int] | None = None  # shard and channel number that it arrived by
-    owed: tuple[int, int, int, int] | None = None  # destination shard, channel number, queue, reason: while on its way
+    source: tuple[int, int] | None = None  # the shard and channel number of its arrival
+    owed: tuple[int, int, int, int] | None = None  # while owed: destination shard, channel number, queue, reason
     owed_ms: int = -1  # when it was last owed
     ended_ms: int = -1
     end: str = ""  # deleted, expired, moved, purged
-    ended_at: int = -1  # the place of the commit by which it ended
+    ended_at: int = -1  # the place of the commit that ended it
     dead_ms: int = -1  # since when it is DEAD
-    gone_at: int = -1  # the place of the commit by which it is out of its queue's way: it ended, or is DEAD
+    gone_at: int = -1  # the place of the commit after which it no longer blocks its queue: it ended or became DEAD
     leases: list[LeaseSpan] = field(default_factory=list)
 
     @property
@@ -55,26 +56,26 @@ class Copy:
         return not self.end
 
     def lives_at(self, time_ms: int) -> bool:
-        """Surely: a dead letter, and one that is on its way there, no longer counts as living."""
+        """Whether the copy certainly lives. A dead letter, and a message on its way to be one, does not count."""
         return time_ms < min(
             [end_ms for end_ms in (self.ended_ms, self.dead_ms, self.owed_ms) if end_ms >= 0], default=time_ms + 1
         )
 
     def may_live_at(self, time_ms: int) -> bool:
-        """One that is on its way to another shard still counts here until it has arrived there."""
+        """Whether the copy may live. A message on its way to another shard counts here until it has arrived there."""
         return time_ms < min([end_ms for end_ms in (self.ended_ms, self.dead_ms) if end_ms >= 0], default=time_ms + 1)
 
 
 @dataclass(slots=True)
 class Totals:
-    """A queue's books on one shard."""
+    """The books of one queue on one shard."""
 
     sent: int = 0
     arrived: int = 0
     deleted: int = 0
     expired: int = 0
     moved: int = 0
-    moved_expired: int = 0  # of these, the ones that went to the dead letters because their time was over
+    moved_expired: int = 0  # the part of these that was dead-lettered because it expired
     purged: int = 0
 
 
@@ -84,9 +85,9 @@ class ShardBook:
     def __init__(self, shard: int) -> None:
         self.shard = shard
         self.frames = 0
-        self.copies: dict[int, Copy] = {}  # by sequence, ended ones too
+        self.copies: dict[int, Copy] = {}  # by sequence, including ended ones
         self.totals: dict[int, Totals] = {}  # by queue
-        self.owed: dict[tuple[int, int], Copy] = {}  # (destination shard, number) → copy, every one there ever was
+        self.owed: dict[tuple[int, int], Copy] = {}  # (destination shard, number) → copy, including all past ones
         self.settled: dict[tuple[int, int], int] = {}  # → verdict
         self.arrived: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict
         self.purge_ends_ms: dict[int, list[int]] = {}  # queue → when each of its purges ended
@@ -109,7 +110,7 @@ class ShardBook:
         }
 
     def fold(self, frame: Frame, place: int = 0) -> None:
-        """`place`: of the commit among those of all shards, whose clocks may differ."""
+        """Add a frame. `place` is the position of its commit among those of all shards, whose clocks may differ."""
         assert frame.number == self.frames + 1, "the ledger takes every frame once"
         self._place = place
         words: array[int] = frame.words()
@@ -254,7 +255,9 @@ class ShardBook:
         self.of(w0 >> 32).arrived += 1
 
     def _way_within(self, row: list[int]) -> tuple[int, int] | None:
-        """Within one shard the row names the source's slot; the channel number is in the Owed before it."""
+        """The source of an arrival within one shard. The row names the source's slot; the Owed record before it has the
+        channel number.
+        """
         source = self._at_slot.get(row[5] & _LOW32)
         if source is None or source.owed is None:
             self.anomalies.append(f"message {row[1]} arrives from slot {row[5] & _LOW32}, which owes nothing")
@@ -278,7 +281,7 @@ class ShardBook:
             self.of(copy.queue).moved += 1
             self.of(copy.queue).moved_expired += reason == Reason.EXPIRY_DEAD_LETTER
         elif row[4] == FOREVER_MS:
-            if copy.dead_ms < 0:  # else it was to be redriven, and is again what it was
+            if copy.dead_ms < 0:  # else it was to be redriven, and is dead again as before
                 copy.dead_ms, copy.gone_at = row[2], self._place
         else:
             copy.visible_ms, copy.dead_ms, copy.gone_at = row[4], -1, -1
@@ -292,7 +295,7 @@ class ShardBook:
             self.purge_ends_ms.setdefault(queue, []).append(row[2])
 
     def _epoch(self, row: list[int], _: bytes) -> None:
-        """Running leases get a grace for the outage."""
+        """Running leases are extended by a grace for the outage."""
         for copies in self._live.values():
             for copy in copies.values():
                 if copy.leases and copy.leases[-1].ended_ms < 0:

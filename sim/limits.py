@@ -1,7 +1,7 @@
-"""Tiny limits: a run in which limits are so small that they are reached, and a count of how often that happened.
+"""Tiny limits: limits so small that a run reaches them, and counts of how often that happened.
 
-A tiny limit is an integer that notices what it is compared with, so it counts by itself, wherever the code that it
-limits has moved to. Limits that are constants of a module are replaced while the run lasts.
+A tiny limit is an integer that notices comparisons, so it counts by itself, wherever the limited code is. Limits that
+are constants of a module are replaced during the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TINY_SHARE = 0.5  # of the limits, in a run with tiny limits
 KIB = 1024
 T = TypeVar("T")
 
-# Fields of Settings, and of its ShardLimits: what they are when they are tiny.
+# Fields of Settings, and of its ShardLimits, with their tiny values.
 SETTINGS: dict[str, tuple[int, ...]] = {
     "frame_rows_max": (6, 15, 30),
     "frame_bytes_max": (1 * KIB, 4 * KIB),
@@ -60,7 +60,7 @@ SHARD_LIMITS: dict[str, tuple[int, ...]] = {
     "job_scans_max": (1, 3),
     "job_moves_max": (1, 2),
 }
-# Constants of modules: where they stand, and what they are when they are tiny.
+# Constants of modules: the modules that hold each, and its tiny values.
 NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "CHOSEN_MAX": ((jobrunner,), (1, 3)),
     "LOOKED_AT_MAX": ((examining,), (1, 3)),
@@ -90,9 +90,9 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "WAITING_MAX": ((forwarding,), (1, 3)),
 }
 
-# Rows of a frame that the log's format has room for, and how many of them leave room for one command more. A command
-# that would need more is a fault of whoever let it in, so these are tiny only together with the limits of what one
-# command may write, and where crowds are not refused.
+# The number of rows that a frame has room for, and the number after which one more command still fits. A command that
+# needs more rows is a bug in the code that admitted it. These limits are therefore tiny only together with the limits
+# on what one command may write, and where crowds are not refused.
 FRAME_ROWS_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "FRAME_ROWS_MAX": ((openframe,), (110,)),
     "ROLL_ROWS": ((host,), (40,)),
@@ -117,17 +117,17 @@ REFUSES_CROWDS = (
     "dedup_entries_max",
 )
 
-# Of what is remembered for minutes: a cluster's run is too short for these.
+# Limits on what is remembered for minutes: a cluster's run is too short for these.
 LONG_REMEMBERED = ("dedup_entries_max", "requests_max", "invocations_max", "producers_max")
 
 
 @dataclass(slots=True)
 class LimitCounts:
-    """How often each limit was found reached, and how often it was found free again after that."""
+    """How often each limit was found reached, and how often it was found free again afterwards."""
 
     reached: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
-    _at: set[str] = field(default_factory=set)  # those that were reached when last looked at
+    _at: set[str] = field(default_factory=set)  # the limits that were reached at the last comparison
 
     def met(self, name: str, is_reached: bool) -> None:
         if is_reached:
@@ -139,7 +139,7 @@ class LimitCounts:
 
 
 class TinyLimit(int):
-    """A limit that counts how often something is compared with it and has reached it."""
+    """A limit that counts how often a value compared with it has reached it."""
 
     name: str
     counts: LimitCounts
@@ -182,7 +182,7 @@ class TinyLimit(int):
         return TinyLimit(int.__mul__(self, factor), self.name, self.counts)
 
     def __radd__(self, start: int) -> TinyLimit:
-        """What is begun at `start` may go up to here."""
+        """The same limit for a count that begins at `start`."""
         return TinyLimit(int.__add__(self, start), self.name, self.counts)
 
     def __rsub__(self, other: int) -> int:
@@ -190,12 +190,12 @@ class TinyLimit(int):
         return int.__rsub__(self, other)
 
     def __sub__(self, used: int) -> Remaining:
-        """A budget: what is left of the limit."""
+        """A budget: the rest of the limit."""
         return Remaining(int.__sub__(self, used), self)
 
 
 class Remaining(int):
-    """What is left of a limit that is used up step by step."""
+    """The rest of a limit that is used up step by step."""
 
     limit: TinyLimit
 
@@ -210,7 +210,7 @@ class Remaining(int):
 
 
 def counted_islice(values: Iterable[T], most: int) -> list[T]:
-    """`islice`, which does not compare but only reads its limit."""
+    """Like `islice`, which only reads its limit and does not compare it."""
     taken = list(islice(values, most))
     if isinstance(most, TinyLimit):
         most.meet(len(taken))
@@ -219,7 +219,7 @@ def counted_islice(values: Iterable[T], most: int) -> list[T]:
 
 @dataclass(slots=True, frozen=True)
 class TinyLimits:
-    """The limits of one run that are tiny, by name."""
+    """The tiny limits of one run, by name."""
 
     values: dict[str, int] = field(default_factory=dict)
     counts: LimitCounts = field(default_factory=LimitCounts)
@@ -243,7 +243,7 @@ class TinyLimits:
         return replace(settings, **own, shard_limits=replace(ShardLimits(), **of_shards))
 
     def patches(self) -> Patches:
-        """What stands in place of constants while the run lasts."""
+        """The replacements for constants during the run."""
         constants = [
             (place, name, self.limit(name))
             for name, (places, _) in {**CLUSTER_CONSTANTS, **FRAME_ROWS_CONSTANTS}.items()
@@ -260,8 +260,8 @@ NO_TINY_LIMITS = TinyLimits()
 def choose_limits(
     random: Random, cluster: bool = False, full_frames: bool = False, refusals: bool = False
 ) -> TinyLimits:
-    """About half of all limits. `full_frames`: those that show whether too much is written at once; `refusals`: those
-    of what is between shards.
+    """About half of all limits. `full_frames`: the limits that show whether too much is written at once. `refusals`:
+    the limits on channels between shards.
     """
     constants = CLUSTER_CONSTANTS if cluster else NODE_CONSTANTS
     choices = {**SETTINGS, **SHARD_LIMITS, **{name: values for name, (_, values) in constants.items()}}
@@ -270,7 +270,7 @@ def choose_limits(
     if cluster:
         chosen.difference_update(LONG_REMEMBERED)
     else:
-        chosen.add("LOOKED_AT_MAX")  # looking at messages takes several steps only then
+        chosen.add("LOOKED_AT_MAX")  # only then does peeking at messages take several steps
     if refusals:
         values["window_entries"] = 4
         chosen = chosen.difference(REFUSES_CROWDS, ("window_bytes",)).union(("verdicts_max", "retries_max"))

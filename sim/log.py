@@ -1,4 +1,4 @@
-"""Appends that take time, and a witness of what was committed, laid over the real log on its faulty disk."""
+"""Slow appends, and a witness of committed frames, on top of the real log on its faulty disk."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sim.loop import Life, SimLoop
 
 
 class Witness:
-    """Keeps every frame of every shard, and notices when one that was committed is gone after a crash.
+    """Keeps every frame of every shard, and reports a committed frame that is missing after a crash.
 
-    A frame that was under way at a crash may have come through or not: what the log says when it is opened counts.
+    A frame that was being written at a crash may or may not have survived: the log decides when it is opened.
     """
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class Witness:
         self._place(log.shard)
 
     def _place(self, shard: int) -> None:
-        """What is new of a shard comes after all that was committed before."""
+        """New frames of a shard come after everything committed before."""
         places = self.places.setdefault(shard, [])
         while len(places) < len(self.frames[shard]):
             self.commits += 1
             places.append(self.commits)
 
     def fold(self) -> Ledger:
-        """The books up to now. Frames are committed for good, so they are taken in once."""
+        """The books up to now. Committed frames never change, so each is added once."""
         for shard, frames in self.frames.items():
             if shard == CATALOG_SHARD:
                 continue
@@ -68,7 +68,7 @@ class Witness:
 
 
 class SlowLog:
-    """See interface.Log. An append beside the loop ends later; one on the loop's thread makes everybody wait."""
+    """See interface.Log. An append beside the loop ends later; an append on the loop's thread blocks all other work."""
 
     far = False
 
@@ -88,7 +88,7 @@ class SlowLog:
 
         def finish(problem: BaseException | None) -> None:
             if not self._life.alive:
-                return  # it crashed in the middle of this
+                return  # the node crashed during this append
             if problem is None:
                 self._witness.committed(self._inner.shard, frame)
             done(problem)
@@ -106,7 +106,7 @@ class SlowLog:
             run()
 
     def close(self) -> None:
-        """Like the real one, wait for what is under way."""
+        """Like the real log, wait for the append in progress."""
         if self._under_way is not None:
             self._under_way()
         self._inner.close()

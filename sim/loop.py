@@ -1,8 +1,8 @@
-"""An event loop in which time is a number: it jumps to the next timer, and nothing ever waits for the real world.
+"""An event loop with simulated time: it jumps to the next timer and never waits for the real world.
 
-Everything that a node schedules belongs to its life, by a context variable that tasks and callbacks inherit. When the
-life ends, all of it is dropped where it stands, as a process that is killed drops it: no cleanup reaches the disk, and
-no reply leaves. While a life is paused, all of it is held, as a process that is stopped holds it.
+Everything that a node schedules belongs to its life, through a context variable that tasks and callbacks inherit. When
+the life ends, all of it is dropped at once, as when a process is killed: no cleanup reaches the disk, and no answer is
+sent. While a life is paused, all of it is held, as when a process is stopped.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any, TypeVar, TypeVarTuple
 Value = TypeVar("Value")
 Arguments = TypeVarTuple("Arguments")
 
-STANDING_MAX = 20_000  # turns of the loop without any time passing
+STANDING_MAX = 20_000  # turns of the loop without time passing
 
 
 class Stuck(AssertionError):
-    """Nobody will ever answer: nothing is ready and no timer is set, or the same things happen again and again."""
+    """No progress is possible: nothing is ready and no timer is set, or the loop turns without time passing."""
 
 
 class Life:
-    """One life of a node, from its start to its crash. What it schedules runs while it lives."""
+    """One life of a node, from its start to its crash. Its callbacks run only while it lives."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
         self.paused = False
-        self.receives_left = -1  # until one breaks off (see breaks.py); negative: none does
-        self.poll_breaks = False  # the next for somebody who waits does (see breaks.py)
+        self.receives_left = -1  # until one fails (see breaks.py); negative: none fails
+        self.poll_breaks = False  # the next receive for a long poll fails (see breaks.py)
         self.held: list[asyncio.Handle] = []  # while it is paused
         self.held_timers: list[asyncio.TimerHandle] = []
         self.context = contextvars.copy_context()
@@ -49,17 +49,17 @@ class Life:
             self._prune_at = 2 * len(self._tasks) + 64
 
     def end_tasks(self) -> None:
-        """Close the coroutines that were under way now, in order, and not whenever they are collected."""
+        """Close the unfinished coroutines now, in order, and not whenever they are garbage-collected."""
         assert not self.alive
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that the dead had not begun with
+            warnings.simplefilter("ignore", RuntimeWarning)  # about coroutines that never started
             self._close_tasks()
 
     def _close_tasks(self) -> None:
         for task in self._tasks:
             if task.done():
                 if not task.cancelled():
-                    task.exception()  # whoever would have heard it is dead
+                    task.exception()  # marks it as retrieved: its reader is dead
             else:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 try:
@@ -67,7 +67,7 @@ class Life:
                     assert coroutine is not None
                     self.context.run(coroutine.close)
                 except BaseException:
-                    pass  # what a dying coroutine thinks of it is of no interest
+                    pass  # errors of a dying coroutine do not matter
         self._tasks.clear()
 
 
@@ -75,12 +75,12 @@ _LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", defa
 
 
 def current_life() -> Life | None:
-    """The life that the running code belongs to; None: the simulator itself."""
+    """The life that the running code belongs to; None for the simulator itself."""
     return _LIFE.get()
 
 
 class _Leap:
-    """Stands where a selector would: instead of waiting, time goes on."""
+    """Takes the place of a selector: instead of waiting, it advances the time."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
@@ -93,8 +93,8 @@ class _Leap:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Runs in one thread; sockets, signals and subprocesses are not there. Executors are only `with_executors`: what
-    should run on another thread runs on this one, at the loop's next turn.
+    """Runs in one thread, without sockets, signals and subprocesses. Executors exist only `with_executors`: work for
+    another thread then runs on this thread, at the loop's next turn.
     """
 
     _ready: deque[asyncio.Handle]
@@ -112,7 +112,9 @@ class SimLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def pass_time(self, seconds: float) -> None:
-        """Time goes on, whether nobody has anything to do or, as in a system call that takes long, everybody waits."""
+        """Advance the time, either because nothing is ready or because, as in a slow system call, everything is
+        blocked.
+        """
         assert seconds >= 0
         self._now_s += seconds
         self._standing = 0 if seconds else self._standing + 1
@@ -164,7 +166,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return task
 
     def pause(self, life: Life) -> None:
-        """Hold everything that this life has scheduled, or will have. Called from outside of the life."""
+        """Hold everything that this life has scheduled or will schedule. Called from outside the life."""
         assert current_life() is not life and not life.paused
         life.paused = True
         life.held = [handle for handle in self._ready if _life_of(_context_of(handle)) is life]
@@ -178,7 +180,7 @@ class SimLoop(asyncio.BaseEventLoop):
             timer._scheduled = False  # type: ignore[attr-defined]
 
     def resume(self, life: Life) -> None:
-        """Everything goes on; what has become due meanwhile is done at once."""
+        """Resume a paused life. Whatever became due meanwhile runs at once."""
         if not life.paused:
             return
         life.paused = False
@@ -206,7 +208,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._generators[id(agen)] = life
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        """Nobody closes what a dead life has left open."""
+        """Do not close generators that a dead life left open."""
         life = self._generators.pop(id(agen), None)
         if life is None or life.alive:
             super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
@@ -233,7 +235,7 @@ class SimLoop(asyncio.BaseEventLoop):
         assert not event_list
 
     def _write_to_self(self) -> None:
-        """Called by call_soon_threadsafe: there is no other thread, so nobody has to be woken."""
+        """Called by call_soon_threadsafe. There is no other thread, so the loop need not be woken."""
 
 
 def _life_of(context: contextvars.Context | None) -> Life | None:

@@ -1,7 +1,7 @@
-"""The machine that a node runs on: its disk and clock, its crashes and restarts, and what is wrong with it at the time.
+"""The machine that a node runs on: its disk and clock, its crashes and restarts, and its current faults.
 
-A crash takes the disk as it is at that instant, decides by chance what of the unsynced survives, and ends the node's
-life; the next start is another node on what was left.
+A crash takes the disk as it is at that instant, decides at random which unsynced data survives, and ends the node's
+life. The next start is a new node on the surviving data.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Gone(Exception):
 
 
 class SimOwnership:
-    """A data directory in one process: epochs on the simulated disk, and no lock, because a crash would free it."""
+    """A data directory in one process: epochs on the simulated disk, without a lock, since a crash would release it."""
 
     def __init__(self, disk: SimulatedDisk, cluster: int) -> None:
         self._disk = disk
@@ -74,7 +74,7 @@ class SimOwnership:
 
 
 class LossyTransport:
-    """The way between shards, on which requests and answers are lost (see channels.Transport)."""
+    """The transport between shards, which loses requests and answers (see channels.Transport)."""
 
     def __init__(self, inner: Transport, machine: Machine) -> None:
         self._inner = inner
@@ -90,7 +90,7 @@ class LossyTransport:
 
 
 class Machine:
-    """`node` is the node while it serves, else None. What is wrong is set from outside (see chaos.py)."""
+    """`node` is the node while it serves, else None. Faults are set from outside (see chaos.py)."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class Machine:
     # --- life and death -------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start a node; one that fails to start, because the disk does, is started again after a while."""
+        """Start a node. A start that fails because of the disk is retried after a while."""
         for _ in range(RESTARTS_MAX):
             if await self._start_once() or self.broken:
                 return
@@ -193,7 +193,7 @@ class Machine:
         self.broken = f"no node starts: {RESTARTS_MAX} attempts"
 
     async def supervise(self) -> None:
-        """Whatever ended the node, it is started again after a while."""
+        """Restart the node after a while, whatever ended it."""
         while not self.broken:
             if self.life.alive:
                 self._ended.clear()
@@ -219,7 +219,7 @@ class Machine:
             self._end(life)
             return False
         if not life.alive:
-            return False  # it crashed while the news was on its way
+            return False  # it crashed before it was reported as started
         self.node = node
         self._say(f"serves {len(node.shards)} shards")
         return True
@@ -228,9 +228,9 @@ class Machine:
         return Node(self.settings, self._world(life))
 
     async def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run something as a part of the node, and wait for it. Raises Gone when the node's life ends first.
+        """Run a coroutine as part of the node, and wait for it. Raises Gone when the node's life ends first.
 
-        Whoever stops waiting cancels the work, as the node's server does when a client goes.
+        Cancelling this call cancels the coroutine, as the node's server does when a client disconnects.
         """
         if not self.life.alive:
             work.close()
@@ -261,7 +261,7 @@ class Machine:
             raise
 
     def crash(self, why: str = "", survival: Survival | None = None) -> None:
-        """Power goes off now. May be called from within the node: it then ends with the callback that runs."""
+        """Cut the power now. When called from within the node, the node ends after the running callback."""
         life = self.life
         if not life.alive:
             return
@@ -275,7 +275,7 @@ class Machine:
         self._end(life)
 
     async def stop(self) -> None:
-        """A clean stop, as by SIGTERM. If that takes too long, or fails, power goes off."""
+        """Stop cleanly, as on SIGTERM. If that takes too long or fails, cut the power."""
         node = self.node
         if node is None:
             return
@@ -309,7 +309,7 @@ class Machine:
         self.loop.call_soon(self.loop.end_life, life, context=self._outside)
 
     def times_ms(self) -> tuple[int, int]:
-        """The time that shards have now, at least and at most."""
+        """The lowest and the highest time that a shard can have now."""
         assert self.node is not None
         now_ms = self.node.clock.now_ms()
         return now_ms, now_ms
@@ -319,7 +319,7 @@ class Machine:
 
 
 class Faults(logging.Handler):
-    """Takes what a node writes into its log: nobody reads it, but errors that only the log tells of are reported."""
+    """Receives the node's log output and discards it, but reports errors that appear only there."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__(logging.ERROR)
@@ -334,7 +334,7 @@ class Faults(logging.Handler):
 
 @contextlib.contextmanager
 def quiet_logging(report: Callable[[str], None]) -> Iterator[None]:
-    """A simulated node says a lot about what is done to it; what it did not expect itself is reported."""
+    """Silence the log of simulated nodes, and report unexpected errors in it."""
     logger = logging.getLogger("batonq")
     handler = Faults(report)
     before = logger.level, logger.propagate, logger.handlers[:]

@@ -1,6 +1,6 @@
-"""Bugs that this code had and that were mended, to be put back: each shows that the simulator would find it today.
+"""Bugs that this code once had, to plant again: each shows that the simulator would find it today.
 
-They were found by reading, when all limits of the simulator were at their production values.
+They were found by reading, when the simulator had only the limits of production.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REFUSALS_KEPT = 4  # instead of 65,536
 
 
 def _sealing_can_fail() -> Patches:
-    """What serving those who wait raises keeps the frame from being sealed."""
+    """An exception while long polls are served keeps the frame from being sealed."""
     flush = GroupCommit._flush
 
     def flush_or_fail(self: GroupCommit) -> None:
@@ -45,11 +45,11 @@ def _sealing_can_fail() -> Patches:
 
 
 def _nothing() -> None:
-    """Those who wait have been served."""
+    """Stands for serving long polls, which has happened already."""
 
 
 def poll_wedges_shard() -> Patches:
-    """A long poll over many queues that is served while the open frame is full keeps it from being sealed, for good."""
+    """A long poll over many queues, served while the open frame is full, keeps that frame from ever being sealed."""
 
     def take(self: LongPolls, command: Receive, budget: ServingBudget | None = None) -> Leases | None:
         host = self._host
@@ -67,7 +67,7 @@ def poll_wedges_shard() -> Patches:
 
 
 def full_tables_stay_full() -> Patches:
-    """A table of keys or requests that is full refuses new ones without a look at which of its entries are over."""
+    """A full table of keys or requests refuses new entries without first removing expired ones."""
 
     def full(self: DedupTable, now_s: int, entries_max: int, beside_s: int = 0) -> bool:
         return len(self) >= entries_max
@@ -76,7 +76,9 @@ def full_tables_stay_full() -> Patches:
 
 
 def refusals_forgotten() -> Patches:
-    """Of all sources together the last refusals are remembered; an entry that arrived and is unknown was accepted."""
+    """The most recent refusals are remembered for all sources together. An arrived entry that is not among them counts
+    as accepted.
+    """
     refused: dict[tuple[int, int, int], int] = {}  # shard, source, number → verdict
     on_entry = Shard._on_entry
 
@@ -98,7 +100,7 @@ def refusals_forgotten() -> Patches:
 
 
 def waiters_overflow_frame() -> Patches:
-    """Everybody who waits is served into one frame, each after a step of the timers."""
+    """All long polls are served into one frame, each after a step of the timers."""
 
     def lease(self: LongPolls, command: Receive, budget: ServingBudget) -> Leases:
         host = self._host
@@ -115,7 +117,7 @@ def waiters_overflow_frame() -> Patches:
 
 
 def committed_replies_not_told() -> Patches:
-    """What is raised while a frame is sealed keeps replies from being told whose frame is committed."""
+    """An exception while a frame is sealed keeps the outcomes of committed frames from being released."""
     stop = GroupCommit.stop
 
     def stop_waiting_only(self: GroupCommit, why: str) -> None:
@@ -140,7 +142,7 @@ def failed_host_hangs() -> Patches:
 
 
 def woken_queue_forgotten() -> Patches:
-    """A queue whose used-up messages were too many for one receive is not looked at again before a frame is sealed."""
+    """A queue with too many used-up messages for one receive is not examined again before a frame is sealed."""
     serve = LongPolls.serve
 
     def serve_once(self: LongPolls) -> None:
@@ -170,7 +172,7 @@ def duplicates_not_remembered() -> Patches:
 
 
 def purge_of_nothing_is_of_all() -> Patches:
-    """A purge that began when a shard had no message yet removes all that come before it ends."""
+    """A purge that began when a shard had no message yet removes all messages that arrive before it ends."""
     purge = Shard.purge
 
     def purge_all(self: Shard, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
@@ -180,7 +182,7 @@ def purge_of_nothing_is_of_all() -> Patches:
 
 
 def deleted_queues_leak() -> Patches:
-    """The numbers of deleted queues stay among those that may have something to give."""
+    """The numbers of deleted queues stay in the set of queues that may have messages."""
 
     def forget(self: Shard, number: int) -> None:
         del self.queues[number]

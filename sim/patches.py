@@ -1,4 +1,4 @@
-"""Pieces of the real code that are replaced while a run lasts."""
+"""Replacement of pieces of the real code during a run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-Patches = list[tuple[Any, str, Any]]  # whose attribute, its name, what stands there instead
+Patches = list[tuple[Any, str, Any]]  # the object, the attribute's name, the replacement
 
 
 @contextlib.contextmanager
 def patched(patches: Patches) -> Iterator[None]:
-    """They are in place inside of the block. What is replaced must be there."""
+    """Applies the patches inside the block. The replaced attributes must exist."""
     before = [(target, attribute, getattr(target, attribute)) for target, attribute, _ in patches]
     for target, attribute, value in patches:
         setattr(target, attribute, value)

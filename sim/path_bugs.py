@@ -1,4 +1,4 @@
-"""Bugs to be planted into the way of a command to its shard and back: see sim/bugs.py."""
+"""Bugs to plant into the path of a command to its shard and back: see sim/bugs.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sim.patches import Patches
 
 
 def outcomes_permuted() -> Patches:
-    """Of requests that are executed together, each is told what another one came to."""
+    """Requests that are executed together get each other's outcomes."""
     send = Shard.send
 
     def permuted(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
@@ -36,7 +36,7 @@ def outcomes_permuted() -> Patches:
 
 
 def group_left_half_done() -> Patches:
-    """Of requests that are too many to be executed at once, only the first portion is."""
+    """Of requests that are too many to be executed at once, only the first portion is executed."""
     portions = ShardHost._portions
 
     def first_portion(self: ShardHost, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
@@ -46,7 +46,7 @@ def group_left_half_done() -> Patches:
 
 
 def arrivals_during_an_append_forgotten() -> Patches:
-    """A command that arrives while a frame is being written waits until somebody else asks for something."""
+    """A command that arrives while a frame is being written waits until another command arrives."""
 
     def submit(self: ShardHost, command: Command, done: Done) -> Poll | None:
         if not self._arrived and self.commit.appending:
@@ -59,7 +59,7 @@ def arrivals_during_an_append_forgotten() -> Patches:
 
 
 def failed_commit_told_as_success() -> Patches:
-    """Whoever waits for a commit is told that it is done when the log has failed."""
+    """A caller that waits for a commit is told that it succeeded when the log has failed."""
     call = GroupCommit.call
 
     def call_anyhow(self: GroupCommit, committed: Committed) -> None:
@@ -69,7 +69,7 @@ def failed_commit_told_as_success() -> Patches:
 
 
 def splitter_drops_a_message() -> Patches:
-    """The last of several messages for one shard is answered like its neighbour, and not sent."""
+    """The last of several messages for one shard gets the answer of its neighbour, and is not sent."""
     offer_part = Offering._offer_part
 
     async def all_but_one(self: Offering, shard: int, places: list[int]) -> None:
@@ -83,7 +83,7 @@ def splitter_drops_a_message() -> Patches:
 
 
 def splitter_sends_a_message_twice() -> Patches:
-    """The first of several messages for one shard is sent to it once more."""
+    """The first of several messages for one shard is sent to it twice."""
     offer_part = Offering._offer_part
 
     async def one_more(self: Offering, shard: int, places: list[int]) -> None:
@@ -95,7 +95,7 @@ def splitter_sends_a_message_twice() -> Patches:
 
 
 def splitter_permutes_answers() -> Patches:
-    """Messages that go to one shard are told each other's answers."""
+    """Messages for the same shard get each other's answers."""
 
     async def backwards(self: Offering, shard: int, places: list[int]) -> None:
         await offer_part(self, shard, places)
@@ -108,7 +108,7 @@ def splitter_permutes_answers() -> Patches:
 
 
 def joined_results_in_the_wrong_places() -> Patches:
-    """Receipts of several shards are told each other's results."""
+    """Receipts of several shards get each other's results."""
     join = spreading.joined
 
     async def backwards(
@@ -120,7 +120,7 @@ def joined_results_in_the_wrong_places() -> Patches:
 
 
 def retry_goes_home() -> Patches:
-    """A request that is made again is taken by its home, whoever took it the first time."""
+    """A retried request is sent to its home shard, whichever shard took the first attempt."""
 
     async def send_again(self: NamedSends, queue: Queue, command: Send, name: int) -> Results:
         home = queue.spread.asked(name)[-1]
@@ -130,7 +130,7 @@ def retry_goes_home() -> Patches:
 
 
 def refused_messages_acknowledged() -> Patches:
-    """A batch that was taken in part is told as one that was taken whole."""
+    """A batch that was accepted in part is reported as accepted completely."""
     results = Sent.results
 
     def taken(self: Sent) -> Sequence[Accepted | BatonError]:
@@ -142,7 +142,7 @@ def refused_messages_acknowledged() -> Patches:
 
 
 def numbers_of_batches_begin_anew() -> Patches:
-    """Batches that were not taken whole are told sequences of the shard instead of numbers in the queue."""
+    """Batches that were accepted in part report sequences of the shard instead of numbers in the queue."""
     numbered = Sent.numbered
 
     def of_runs(self: Sent, numbers_from: int) -> Sent:

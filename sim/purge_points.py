@@ -1,4 +1,4 @@
-"""Notes in the history where purges begin: no call of a client tells which messages a purge may remove."""
+"""Records in the history where purges begin: no call of a client shows which messages a purge may remove."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sim.patches import Patches
 
 
 def purge_points_noted(history: History, witness: Witness, queues: dict[str, QueueFacts]) -> Patches:
-    """Each shard that is asked where a purge begins has its answer noted."""
+    """Record the answer of each shard that is asked where a purge begins."""
     purge_point = LocalShard.purge_point
 
     async def note(self: LocalShard, queue: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
-"""A run on disk: its history as a file that the checkers read again, its logs as an archive that the audit reads.
+"""A run on disk: its history as a file that the checkers can read again, and its logs as an archive for the audit.
 
-The file has a JSON object a line: the run, the queues, every call, and every frame that was committed, in that order.
+The file has one JSON object per line: the run, the queues, every call, and every committed frame, in that order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CALLS: dict[str, type[Call]] = {
 
 
 class Run(msgspec.Struct):
-    """What a file is about."""
+    """The header of a file."""
 
     format: int
     seed: int
@@ -61,7 +61,7 @@ def write_history(simulation: Simulation, path: Path) -> None:
 
 
 def judge(path: Path) -> tuple[Run, list[Violation]]:
-    """What the checkers say of a history that was written."""
+    """Run the checkers on a recorded history."""
     history, ledger = History(), Ledger()
     queues: list[QueueFacts] = []
     run: Run | None = None
@@ -84,7 +84,9 @@ def judge(path: Path) -> tuple[Run, list[Violation]]:
 
 
 def write_archive(simulation: Simulation, directory: Path) -> None:
-    """Every frame of every shard, as `baton pipeline audit --direct --history file://DIRECTORY` reads it."""
+    """Write every frame of every shard, in the form that `baton pipeline audit --direct --history file://DIRECTORY`
+    reads.
+    """
     from batonq.pipeline.reading.archive import Archive, describe
 
     archive = Archive.at(f"file://{directory.resolve()}")

@@ -1,4 +1,4 @@
-"""One simulation: a seed in, a verdict out."""
+"""One simulation: takes a seed and returns a verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VIOLATIONS_MAX = 50
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a simulation."""
+    """The result of a simulation."""
 
     seed: int
     bug: str | None
@@ -52,15 +52,15 @@ class Outcome:
     violations: list[Violation] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     tiny: str = ""  # the limits that were tiny
-    reached: set[str] = field(default_factory=set)  # those that were reached
-    left: set[str] = field(default_factory=set)  # and those that were free again after that
+    reached: set[str] = field(default_factory=set)  # the limits that were reached
+    left: set[str] = field(default_factory=set)  # the limits that were free again afterwards
 
     @property
     def checkers(self) -> set[str]:
         return {violation.checker for violation in self.violations}
 
     def about(self, words: Iterable[str], limit: int) -> list[str]:
-        """The lines in which any of the words stands, the last ones if there are many."""
+        """The lines that contain any of the words; only the last ones if there are many."""
         wanted = list(words)
         return [line for line in self.lines if any(word in line for word in wanted)][-limit:]
 
@@ -69,8 +69,8 @@ class Simulation:
     """The surroundings of everything in one run (see clients.Surroundings)."""
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
-    forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
-    leftovers_s = 0.7  # what a node has to do for itself waits for a commit as well, for so long at most
+    forgets_in_the_end = True  # before examining its queues, a run waits until everything is forgotten
+    leftovers_s = 0.7  # a node's own tasks also wait for a commit, for at most this long
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -95,7 +95,7 @@ class Simulation:
 
     @property
     def machine(self) -> Machine:
-        """The only one, or the first."""
+        """The only machine, or the first."""
         return self.machines[0]
 
     def machine_for(self, random: Random) -> Machine:
@@ -120,15 +120,15 @@ class Simulation:
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "task" in context and "destroyed" in context.get("message", ""):
-            return  # a crash leaves tasks where they stand; when they are collected is not the simulation's to say
+            return  # a crash leaves tasks unfinished, and the time of their collection is arbitrary
         future = context.get("future")
         if "never retrieved" in context.get("message", "") and not isinstance(future, asyncio.Task):
-            return  # it was a dead node's to hear
+            return  # its reader was a dead node
         problem = context.get("exception")
         if isinstance(problem, BrokenOff):
-            return  # it was meant to, in a callback
+            return  # intended, in a callback
         if isinstance(problem, BatonError) and "never retrieved" in context.get("message", ""):
-            return  # the answer to a request whose node crashed before it left
+            return  # the answer to a request whose node crashed before sending it
         text = "".join(traceback.format_exception(problem)) if problem is not None else ""
         self.violated("exception", f"{context.get('message')} {text}")
 
@@ -160,7 +160,7 @@ class Simulation:
         self._finish()
 
     async def _close(self, actors: list[asyncio.Task[None]]) -> None:
-        """All is mended: let nobody begin anything new, and see that everything is served again."""
+        """All faults have ended: start nothing new, and check that everything is served again."""
         self.lost_answers = 0.0
         self.calls_left = 0
         scenario = self.scenario
@@ -186,16 +186,16 @@ class Simulation:
 
     def _leftovers(self) -> list[str]:
         if self.in_flight:
-            return []  # somebody still asks, or was ended in the middle of a call
+            return []  # a call is in progress, or was interrupted
         nodes = [(machine.name, machine.node) for machine in self.machines if machine.node is not None]
         return [f"{name}: {text}" for name, node in nodes for text in leftovers(node)]
 
     async def _settle(self) -> None:
-        """Until whatever serves is up again."""
+        """Wait until everything that should serve is up again."""
 
     @staticmethod
     async def _end(tasks: list[asyncio.Task[None]]) -> None:
-        """Stop tasks; what went wrong in one of them goes wrong here."""
+        """Stop tasks, and raise the error of any task that failed."""
         for task in tasks:
             task.cancel()
         for result in await asyncio.gather(*tasks, return_exceptions=True):
@@ -236,7 +236,7 @@ class Simulation:
             assert plan.name in self.queues, f"queue {plan.name} cannot be made"
 
     async def make_queue(self, plan: QueuePlan) -> None:
-        """Make a queue, or make it anew, however often that takes."""
+        """Create or re-create a queue, with as many attempts as that takes."""
         random = self._random(f"queue {plan.name} {len(self.known)}")
         for _ in range(SETUP_TRIES_MAX):
             machine = self.machine_for(random)
@@ -257,7 +257,7 @@ class Simulation:
             return
 
     def _meet(self, plan: QueuePlan, entry: Queue) -> None:
-        """A queue that was not there before. The first of a name has that name here too."""
+        """Register a new queue. The first queue of a name has that name here too."""
         before = sum(facts.called == plan.name for facts in self.known.values())
         name = f"{plan.name}@{before + 1}" if before else plan.name
         self.queues.pop(self.current_name(plan.name), None)
@@ -265,7 +265,7 @@ class Simulation:
         self.history.say(self.loop.time(), "set-up", f"queue {entry.number} is {name}, on shard {entry.shard}")
 
     def _note_growth(self) -> None:
-        """On which shards each queue lies in the end."""
+        """Record the shards that each queue has at the end."""
         for machine in self.machines:
             for name, facts in self.known.items():
                 entry = machine.node.broker.queue_by_number(facts.number) if machine.node is not None else None
@@ -273,11 +273,11 @@ class Simulation:
                     self.known[name] = replace(facts, shards=entry.shards)
 
     def current_name(self, called: str) -> str:
-        """What the queue that has this name now is called here."""
+        """The simulator's name for the queue that has this name now."""
         return next((facts.name for facts in self.queues.values() if facts.called == called), called)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Something that goes on by itself, until the end of the run if need be."""
+        """Start background work, which lasts until the end of the run at most."""
         task = self.loop.create_task(work)
         self._spawned[task] = None
         task.add_done_callback(lambda task: self._spawned.pop(task, None))
@@ -339,7 +339,7 @@ def _facts(name: str, entry: Queue, settings: Settings) -> QueueFacts:
     )
 
 
-Record = Callable[[Simulation], None]  # called with a run that has ended
+Record = Callable[[Simulation], None]  # called with a finished run
 
 
 def simulate(
@@ -360,7 +360,7 @@ def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: st
         except Exception as problem:
             simulation.violated("exception", "".join(traceback.format_exception(problem)))
         for machine in simulation.machines:
-            loop.end_life(machine.life)  # what an exception left running ends here, in order
+            loop.end_life(machine.life)  # ends in order what an exception left running
         loop.close()
     history = simulation.history
     record(simulation)

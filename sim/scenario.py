@@ -1,4 +1,4 @@
-"""What a seed stands for: the queues, the sizes of logs, the clients' habits, and what goes wrong how often."""
+"""The scenario of a seed: the queues, the sizes of logs, the habits of clients, and the frequency of faults."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sim.limits import NO_TINY_LIMITS, TinyLimits
 
 ACCOUNT = "000000000000"
 NARROW = "narrow"  # a dead-letter queue that is full most of the time
-CROWD = "jobs-"  # what the names of queues begin with that are received from by a pattern
+CROWD = "jobs-"  # prefix of the names of queues that are received from by a pattern
 KIB = 1024
 
 
 class Theme(Enum):
-    """What those who press against tiny limits are out for."""
+    """What the actors that press against tiny limits aim at."""
 
     MIXED = "a little of everything"
     STAMPEDES = "leases that end together, with nothing that disperses those who wait"
@@ -29,18 +29,18 @@ class Theme(Enum):
 
 @dataclass(slots=True, frozen=True)
 class QueuePlan:
-    """A queue to be made. Producers send to it unless it is there for dead letters."""
+    """A queue to create. Producers send to it unless it is for dead letters."""
 
     name: str
     attributes: dict[str, str]
     dead_letters: bool = False
     ranked: bool = False  # messages have priorities
     grouped: bool = False  # messages have groups; always so in a FIFO queue
-    keyed: bool = False  # messages have deduplication keys, some of them again
-    delayed: bool = False  # some messages have a delay of their own
-    brief: bool = False  # some messages have a time to live of their own
+    keyed: bool = False  # messages have deduplication keys, some of them repeated
+    delayed: bool = False  # some messages have their own delay
+    brief: bool = False  # some messages have their own time to live
     purged: bool = False  # now and then
-    fleeting: bool = False  # deleted now and then, and made anew under the same name
+    fleeting: bool = False  # deleted now and then, and re-created under the same name
 
     @property
     def fifo(self) -> bool:
@@ -48,14 +48,14 @@ class QueuePlan:
 
     @property
     def receives_max(self) -> int:
-        """How often a message may be received; 0: as often as it takes."""
+        """The maximum number of receives per message; 0: unlimited."""
         redrive = self.attributes.get("RedrivePolicy")
         return int(json.loads(redrive)["maxReceiveCount"] if redrive else self.attributes.get("Baton.MaxReceives", 0))
 
 
 @dataclass(slots=True, frozen=True)
 class Faults:
-    """Means of the times between two of a kind, in seconds; 0: never."""
+    """Mean times between two faults of each kind, in seconds; 0: never."""
 
     crash_s: float = 0.0
     stop_s: float = 0.0  # clean stops
@@ -65,8 +65,8 @@ class Faults:
     wall_step_s: float = 0.0
     clock_advance_s: float = 0.0
     lost_answers: float = 0.0  # share of answers that never arrive
-    break_s: float = 0.0  # a receive breaks off
-    lost_between: float | None = None  # share of answers between shards that never arrive; None: as of all answers
+    break_s: float = 0.0  # a receive fails
+    lost_between: float | None = None  # share of answers between shards that never arrive; None: same as lost_answers
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,11 +81,11 @@ class Scenario:
     producers: int = 3
     consumers: int = 4
     think_s: float = 0.5
-    steps_max: int = 1_000_000  # calls of clients, after which no more are made
-    theme: Theme = Theme.MIXED  # what the crowds are out for
+    steps_max: int = 1_000_000  # client calls, after which no more are made
+    theme: Theme = Theme.MIXED  # what the crowds aim at
     pattern_consumers: int = 0
     growing: tuple[str, ...] = ()  # queues of the crowd that are spread over more and more shards
-    unnamed: bool = False  # most requests of producers have no name and no number, and are made once
+    unnamed: bool = False  # most requests of producers have neither name nor number, and are not retried
     tiny: TinyLimits = NO_TINY_LIMITS  # with any, crowds press against them (see crowds.py)
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Scenario:
 
 
 def choose_usual(seed: int, steps: int | None) -> Scenario:
-    """Everything about a run that is decided before it begins, when all limits are as in production."""
+    """Everything about a run that is decided before it begins, with the limits of production."""
     random = Random(f"scenario {seed}")
     segment_bytes = random.choice((8, 16, 32, 64)) * KIB
     settings = Settings(
@@ -123,7 +123,8 @@ def choose_usual(seed: int, steps: int | None) -> Scenario:
         reopen_first_s=random.choice((0.01, 0.2)),
         reopen_max_s=2.0,
         move_rate_max_per_s=500,
-        # Negative: every sync beside the loop, but for the trials. 0: as measured, here about half of them.
+        # Negative: every sync runs beside the loop, except for trials. 0: as measured, which is about half of them
+        # here.
         inline_sync_us=random.choice((-1, 0, 1_000)),
     )
     log_settings = FileLogSettings(
@@ -170,7 +171,7 @@ def redrive_policy(target: str, receives: int) -> str:
 
 
 def choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
-    """Some of all the kinds there are. Dead-letter queues come first, because others name them."""
+    """Some queues of every kind. Dead-letter queues come first, since others name them."""
 
     def visibility() -> str:
         return random.choice(("2", "5", "15"))
@@ -259,7 +260,7 @@ def leaky_queues(visibility: str, on: str) -> list[QueuePlan]:
 
 
 def _fifo_queues(random: Random, fifo: Random, shards: int, visibility: str, on: str) -> list[QueuePlan]:
-    """Those that can lie on several shards may do so from the start, and grow."""
+    """FIFO queues. Those that can be on several shards may start so, and may grow."""
 
     def spread(scope: str) -> dict[str, str]:
         count = fifo.randint(1, max(1, shards - 1)) if scope == "messageGroup" else 1

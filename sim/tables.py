@@ -1,4 +1,4 @@
-"""What a quiet node remembers: nothing that waits, and no more entries than its queues and messages need."""
+"""The check of a quiet node's memory: nothing waits, and tables have no more entries than queues and messages need."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from batonq.node.node import Node
 from batonq.node.shard_host.host import ShardHost
 
-SPARE = 8  # entries that nobody minds
-# Of these the size is not by what there is now: caches that have a limit, and what is remembered for a time.
+SPARE = 8  # tolerated entries
+# The size of these does not depend on the current content: bounded caches, and entries remembered for a time.
 CACHES = {"_selections", "_turns", "_known", "_ports", "attempts", "attempt_of", "jobs", "job_pace", "job_place"}
 
 
 def leftovers(node: Node) -> Iterator[str]:
-    """What is in tables that should be empty, or small, when nobody has asked for anything for a while."""
+    """The tables that should be empty or small when no request has arrived for a while, and are not."""
     queues = len(node.catalog.current().queues)
     for keeper in node.shards:
         if keeper.serving:

@@ -1,4 +1,4 @@
-"""The checkers: each reads a history and the ledger, and says what must not have happened."""
+"""The checkers: each reads a history and the ledger, and reports what must not have happened."""
 
 from __future__ import annotations
 

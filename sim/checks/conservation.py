@@ -1,5 +1,6 @@
-"""Conservation: on each shard sent + arrived = deleted + expired + moved + purged + present, and between shards every
-entry of a channel arrives once, so that a message lives in one place."""
+"""Conservation: on each shard sent + arrived = deleted + expired + moved + purged + present. Between shards every entry
+of a channel arrives once, so that a message lives in one place.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def _books(book: ShardBook) -> Iterator[Finding]:
 
 
 def _channels(ledger: Ledger, book: ShardBook) -> Iterator[Finding]:
-    """What arrived here was owed there; what is settled here was answered so there; numbers have no gap."""
+    """What arrived here was owed there. What is settled here has the same verdict there. Numbers have no gaps."""
     last: dict[int, int] = {}
     for (source, number), verdict in book.arrived.items():
         if number != last.get(source, 0) + 1:
@@ -58,7 +59,7 @@ def _messages(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _is_elsewhere(ledger: Ledger, copy: Copy) -> bool:
-    """On its way, and arrived already: the destination's copy is the one that counts."""
+    """Whether the copy is owed and has arrived already: then the destination's copy is the one that counts."""
     if copy.owed is None:
         return False
     there = ledger.books.get(copy.owed[0])

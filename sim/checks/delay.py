@@ -1,4 +1,4 @@
-"""Delay: no message before its time, and no second message of a deduplication key within its window."""
+"""Delay: no message is visible early, and no second message of a deduplication key is accepted within its window."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _second_messages(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]
 
 
 def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
-    """Whoever is told that a message was a duplicate is told of one with its key, that counted then."""
+    """A sender that is told of a duplicate is told of a message with the same key that counted at that time."""
     for call in evidence.history.of(Sending):
         facts = evidence.queues[call.queue]
         for message, answer in zip(call.messages, call.answers, strict=False):
@@ -85,7 +85,7 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
                 continue
             place = parse_message_id(answer.message_id)
             book = evidence.ledger.books.get(facts.shard if place is None else place[0])
-            # By its number, and the first one's id is not known any more.
+            # A duplicate by number, when the id of the first message is no longer known.
             untold = bool(call.producer) and not answer.sequence
             if untold and (evidence.copies.get(message.number) or _has_counted(evidence, facts, message)):
                 continue
@@ -106,7 +106,7 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _has_counted(evidence: Evidence, facts: QueueFacts, message: Outgoing) -> bool:
-    """Whether a message with its key counted when it was first sent, or later."""
+    """Whether a message with the same key counted when this one was first sent, or later."""
     if not message.dedup_id:
         return False
     first = evidence.tries[message.number][0]

@@ -1,4 +1,4 @@
-"""What the checkers look at, and what several of them need to know about it: leases as their holders see them."""
+"""What the checkers read, and what several of them need: above all, leases as their holders see them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batonq.core.spread import NUMBER_BITS, Spread
 from sim.history import OK, Answer, Delivered, History, Holding, Outgoing, Receiving, Sending
 from sim.ledger import Copy, Ledger
 
-Finding = tuple[str, tuple[str, ...]]  # what is wrong, and words that pick the lines about it
+Finding = tuple[str, tuple[str, ...]]  # what is wrong, and words that select the lines about it
 
 
 @dataclass(slots=True, frozen=True)
 class QueueFacts:
-    """A queue as it was made. A name that is used again is another queue: `name` tells them apart."""
+    """A queue as it was created. A re-created name is another queue; `name` tells the two apart."""
 
     name: str
     called: str
@@ -30,9 +30,9 @@ class QueueFacts:
     dedup_window_ms: int = 300_000
     dedup_per_group: bool = False
     dedup_lives: bool = False
-    once_window_ms: int = 86_400_000  # for which an Idempotency-Key is remembered
-    forgets_invocations: bool = False  # those of SDKs, when there are very many: here, all the time
-    shards: tuple[int, ...] = ()  # all that it lies on in the end, in their order; none: only the first
+    once_window_ms: int = 86_400_000  # how long an Idempotency-Key is remembered
+    forgets_invocations: bool = False  # invocations of SDKs are forgotten when there are very many: here, all the time
+    shards: tuple[int, ...] = ()  # all shards that it has at the end, in order; none: only the first
 
     def number_of(self, copy: Copy) -> int:
         """The number of a message in the queue, see core/spread.py."""
@@ -41,7 +41,9 @@ class QueueFacts:
 
 @dataclass(slots=True)
 class HeldLease:
-    """One lease as its holder knows it: the deliveries under its receipt (a repeated attempt has several), and uses."""
+    """One lease as its holder knows it: the deliveries under its receipt (several for a repeated attempt), and the uses
+    of it.
+    """
 
     receipt: str
     first: Delivered
@@ -54,10 +56,10 @@ class HeldLease:
         return self.receives[0][0].ended_s
 
     def held_until_ms(self, seen_s: float, without: Holding | None = None) -> int:
-        """The shard time up to which the lease surely lasted, by what its holder did before `seen_s`.
+        """The shard time until which the lease certainly lasted, judged by what its holder did before `seen_s`.
 
-        An extension counts only if it was answered while the lease surely lasted, and with nothing else under way.
-        Whatever may have ended the lease counts from the moment when it was asked for.
+        An extension counts only if it was answered while the lease certainly lasted, with no other use in progress. Any
+        use that may have ended the lease counts from the moment of its request.
         """
         uses = [
             use
@@ -87,7 +89,7 @@ def _overlap(one: Holding, other: Holding) -> bool:
 
 
 class Evidence:
-    """A run's history and books, with the look-ups that the checkers share."""
+    """The history and books of a run, with the look-ups that the checkers share."""
 
     def __init__(self, history: History, ledger: Ledger, queues: list[QueueFacts]) -> None:
         self.history = history
@@ -110,7 +112,9 @@ class Evidence:
         self.made_again = {number for number, copies in self.copies.items() if self._may_be_made_again(number, copies)}
 
     def _told(self, message: Outgoing, answer: Answer) -> Answer:
-        """A named request that is made again is answered as the first time, and not told what was a duplicate then."""
+        """The answer with `duplicate` set from the books: a repeated named request gets the first answer, without that
+        flag.
+        """
         place = parse_message_id(answer.message_id)
         book = self.ledger.books.get(place[0]) if place is not None else None
         copy = book.copies.get(sequence_of(answer.sequence)) if book is not None else None
@@ -139,11 +143,11 @@ class Evidence:
         return found
 
     def _may_be_made_again(self, number: int, copies: list[Copy]) -> bool:
-        """Was the first request forgotten when it was made again?
+        """Whether the first request may have been forgotten when it was repeated.
 
-        A request is remembered for a while, and not at all when something in it was a duplicate: then only the keys
-        are, for their windows. One with an Idempotency-Key is remembered in any case, and an SDK's is forgotten when
-        too many come after it.
+        A request is remembered for a while. A request that contained a duplicate is not remembered; then only the keys
+        are, for their windows. A request with an Idempotency-Key is always remembered, and an SDK's invocation is
+        forgotten when too many follow it.
         """
         made = [copy for copy in copies if copy.source is None]
         message = self.messages.get(number)
@@ -153,7 +157,7 @@ class Evidence:
         window_ms = facts.dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
         first = self.tries[number][0]
         if not (first.invocation or first.producer):
-            return False  # it was made once only
+            return False  # it was sent only once
         if first.once:
             window_ms = facts.once_window_ms
         elif facts.forgets_invocations and not message.dedup_id and not first.producer:
@@ -180,7 +184,7 @@ class Evidence:
                 yield other
 
     def superseded(self, lease: HeldLease, use: Holding) -> bool:
-        """Had somebody else been told of a newer lease of the message when the holder asked?"""
+        """Whether another consumer had been told of a newer lease of the message when the holder made its request."""
         return any(
             other.first.began_ms > lease.first.began_ms and other.told_s < use.started_s for other in self.rivals(lease)
         )
@@ -198,5 +202,5 @@ def sequence_of(number: int) -> int:
 
 
 def about(text: str, *numbers: int) -> Finding:
-    """A finding about these messages, with words that stand in every line about them."""
+    """A finding about these messages, with words that occur in every line about them."""
     return text, tuple(word for number in numbers for word in (f"#{number} ", f"#{number},", f"#{number}]"))

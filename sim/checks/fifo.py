@@ -1,4 +1,4 @@
-"""FIFO: the order of each group, nothing of a group past what is in flight, and sequences in the order of sends."""
+"""FIFO: groups are in order, no message passes one in flight in its group, and sequences follow the order of sends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _groups(evidence: Evidence, facts: QueueFacts) -> dict[str, list[Copy]]:
 
 
 def _order(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    """A message goes out only when all before it in its group are gone, or go out in the same receive before it."""
+    """A message is delivered only when all earlier ones of its group are gone, or precede it in the same receive."""
     groups = _groups(evidence, facts)
     for call, delivered in evidence.history.deliveries():
         if call.queue != facts.name:
@@ -49,22 +49,23 @@ def _order(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
 
 
 def _is_out_of_the_way(evidence: Evidence, copy: Copy, delivered: Delivered) -> bool:
-    """By the time of their shard, if they are on one; two shards' clocks may differ, so there it is what was committed
-    first.
+    """Whether an earlier message no longer blocks a delivery. On one shard, the shard's time decides. The clocks of two
+    shards may differ, so there the order of commits decides.
     """
     at_ms = delivered.began_ms
     other = evidence.copy_of(delivered)
     if other is None or other.shard == copy.shard:
         return (bool(copy.end) and copy.ended_ms <= at_ms) or 0 <= copy.dead_ms <= at_ms
-    # A receive that is repeated within its attempt is answered with the lease that there is, from a new time on.
+    # A receive that is repeated within its attempt returns the existing lease, with a new start time.
     leased_at = max((lease.place for lease in other.leases if lease.began_ms <= at_ms), default=-1)
     return 0 <= copy.gone_at < leased_at
 
 
 def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    """While a message is with one holder, no other receive gets one that comes after it in its group.
+    """While a message is held, no other receive gets a later message of its group.
 
-    Those before it may come again, when it was extended and they ran out. On another shard they are gone: see `_order`.
+    Earlier messages may be delivered again, when the held one was extended and their leases expired. On another shard
+    they are gone: see `_order`.
     """
     groups: dict[str, list[HeldLease]] = {}
     for lease in evidence.leases.values():
@@ -90,7 +91,7 @@ def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
 
 
 def _group_locked_until_ms(evidence: Evidence, earlier: HeldLease, later: HeldLease) -> int:
-    """A message that expired or was moved under its lease locks its group no longer."""
+    """When the group is unlocked: a message that expired or was moved during its lease no longer locks its group."""
     until_ms = earlier.held_until_ms(later.told_s)
     copy = evidence.copy_of(earlier.first)
     if copy is not None and copy.end in ("expired", "moved", "purged"):
@@ -99,9 +100,11 @@ def _group_locked_until_ms(evidence: Evidence, earlier: HeldLease, later: HeldLe
 
 
 def _sequences(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    """A send that was answered before another one began has the lower number, if they are of one group or one shard.
+    """A send that was answered before another began has the lower number, if both have the same group or the same
+    shard.
 
-    What arrived from elsewhere is no send. A retry is answered with what its first try came to, so it began with that.
+    An arrival from another shard is not a send. A retry returns the result of its first attempt, so it counts from the
+    start of that attempt.
     """
     answered: list[tuple[float, Outgoing, int]] = []
     asked_s: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Lease exclusivity: one holder at a time, by the time of the shard, through crashes; and what a receipt may do."""
+"""Lease exclusivity: one holder at a time, by shard time, across crashes; and what a receipt may do."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def _overlaps(leases: list[HeldLease]) -> Iterator[Finding]:
 
 
 def _wrongly_obeyed(evidence: Evidence, lease: HeldLease, use: Holding) -> Iterator[Finding]:
-    """Under a superseded receipt a standard queue's delete and change succeed without effect; all else is refused.
+    """With a superseded receipt, deletes and changes on a standard queue succeed without effect; all else is refused.
 
-    Deleting what is gone succeeds in a FIFO queue too.
+    Deleting a message that is gone succeeds on a FIFO queue too.
     """
     facts = evidence.queues[use.queue]
     if use.kind == "delete" and not facts.strict and _may_be_gone(evidence, lease, use):
@@ -55,12 +55,12 @@ def _wrongly_obeyed(evidence: Evidence, lease: HeldLease, use: Holding) -> Itera
 
 
 def _may_be_gone(evidence: Evidence, lease: HeldLease, use: Holding) -> bool:
-    """Was the message ended before, or by something else meanwhile?"""
+    """Whether the message had ended before, or ended meanwhile for another reason."""
     copy = evidence.copy_of(lease.first)
     if copy is None or (not copy.present and copy.ended_ms <= use.started_ms):
         return True
     if copy.end in ("moved", "expired", "purged") and copy.ended_ms <= use.ended_ms:
-        return True  # while the delete was under way, and not by it
+        return True  # during the delete, and not because of it
     return any(
         other.kind == "delete" and other.started_s < use.ended_s
         for rival in evidence.rivals(lease)
@@ -69,7 +69,7 @@ def _may_be_gone(evidence: Evidence, lease: HeldLease, use: Holding) -> bool:
 
 
 def _wrongly_refused(evidence: Evidence, lease: HeldLease, use: Holding) -> Iterator[Finding]:
-    """A lease that surely lasted when the answer came was not the holder's any more."""
+    """The holder was refused although its lease certainly lasted when the answer came."""
     until_ms = lease.held_until_ms(use.ended_s, without=use)
     if use.outcome not in LOST or use.ended_ms >= until_ms:
         return
@@ -77,7 +77,7 @@ def _wrongly_refused(evidence: Evidence, lease: HeldLease, use: Holding) -> Iter
     if copy is not None and copy.end in ("expired", "purged") and copy.ended_ms <= use.ended_ms:
         return
     if copy is not None and 0 <= copy.owed_ms <= use.ended_ms:
-        return  # its time was over, and it went to the dead letters
+        return  # it expired and was dead-lettered
     yield about(
         f"a {use.kind} of message #{lease.first.number} of {use.queue} (call {use.number}) was refused as "
         f"{use.outcome} at {use.ended_ms}, although the lease lasted until {until_ms}",

@@ -1,4 +1,4 @@
-"""Total queue: whatever was acknowledged is delivered until it is deleted, and nothing comes out that did not go in."""
+"""Total queue: every acknowledged message is delivered until it is deleted, and only sent messages are delivered."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _invented(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _sent_twice(evidence: Evidence) -> Iterator[Finding]:
-    """A producer's retries carry one invocation id, so a message is made once however often it is asked for."""
+    """A producer's retries carry one invocation id, so a message is stored once, however often it is sent."""
     for number, copies in evidence.copies.items():
         made = [copy for copy in copies if copy.source is None]
         if len(made) > 1 and number not in evidence.made_again:
@@ -44,8 +44,8 @@ def _sent_twice(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _taken_for_another(evidence: Evidence) -> Iterator[Finding]:
-    """A message that was taken is told its own id. A request with an Idempotency-Key may be told that of another, which
-    was there before.
+    """An accepted message is answered with its own id. A request with an Idempotency-Key may be answered with the id of
+    an earlier message.
     """
     for call in evidence.history.of(Sending):
         for message, answer in zip(call.messages, call.answers, strict=False):
@@ -62,7 +62,7 @@ def _taken_for_another(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _answered_otherwise(evidence: Evidence) -> Iterator[Finding]:
-    """A request with an Idempotency-Key that is made again gets the first one's answer, as long as it is remembered."""
+    """A repeated request with an Idempotency-Key gets the first answer, as long as it is remembered."""
     first: dict[int, tuple[Sending, str]] = {}
     for call in evidence.history.of(Sending):
         if not call.once:
@@ -90,7 +90,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
     purged = {call.queue for call in evidence.history.of(Steering) if call.kind in ("purge", "delete queue")}
     for call in evidence.history.of(Sending):
         for message, answer in zip(call.messages, call.answers, strict=False):
-            # Another message may be meant by a deduplication key, but a producer's number means this one.
+            # A duplicate by deduplication key may be another message, but a producer's number means this one.
             of_another = answer.duplicate and (not call.producer or message.dedup_id)
             if answer.outcome != OK or of_another or message.number in deleted:
                 continue
@@ -119,7 +119,7 @@ def _is_accounted_for(evidence: Evidence, number: int, purged: set[str]) -> bool
 
 
 def _purged_though_sent_later(evidence: Evidence) -> Iterator[Finding]:
-    """A purge removes what was there when it began. A queue that is deleted loses all of its messages."""
+    """A purge removes the messages that were there when it began. A deleted queue loses all of its messages."""
     points: dict[tuple[str, int], list[PurgePoint]] = {}
     for point in evidence.history.of(PurgePoint):
         points.setdefault((point.queue, point.shard), []).append(point)
@@ -138,9 +138,9 @@ def _purged_though_sent_later(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _risen(evidence: Evidence) -> Iterator[Finding]:
-    """After a delete that was surely the holder's to make, nobody gets the message again.
+    """After a delete that the holder was certainly entitled to, the message is not delivered again.
 
-    A message whose time is over goes to the dead letters even from under a lease; a delete then comes too late.
+    A message that expires is dead-lettered even during a lease; a later delete then comes too late.
     """
     deleted_s: dict[int, tuple[float, int]] = {}
     for lease in evidence.leases.values():

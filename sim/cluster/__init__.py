@@ -1,1 +1,1 @@
-"""Whole clusters in one process: real nodes over a JetStream in memory and a network that loses, cuts and repeats."""
+"""Whole clusters in one process: real nodes on a JetStream in memory and a network that loses, cuts and repeats."""

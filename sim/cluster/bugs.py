@@ -1,4 +1,4 @@
-"""Bugs to be planted into a cluster, to see that the checkers find them: see sim/bugs.py."""
+"""Bugs to plant into a cluster, to check that the checkers find them: see sim/bugs.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.patches import Patches
 
 
 def append_epoch_not_checked() -> Patches:
-    """Whatever stands where a frame was refused counts as that frame, also when a later owner put it there."""
+    """Any frame at the position where an append was refused counts as that append, even a later owner's frame."""
     look = fencing._look
 
     async def lenient(backend: Backend, frame: Frame, tail_epoch: int) -> str:
@@ -28,7 +28,7 @@ def append_epoch_not_checked() -> Patches:
 
 
 def lease_epoch_ignored() -> Patches:
-    """Whoever renews a lease does not look whose it is by now."""
+    """A node renews a lease without checking who holds it by now."""
 
     async def renew(self: JetStreamLeases, shard: int) -> None:
         held = self._held[shard]
@@ -42,8 +42,8 @@ def lease_epoch_ignored() -> Patches:
 
 
 def _repeats_by_itself(told: type[BatonError]) -> Patches:
-    """A call that was written to a kept connection is made again on a new one, and `told` by that one is believed: that
-    the call was not run.
+    """A call that was written to a kept connection is retried on a new one. If the retry raises `told`, that is taken
+    as proof that the call did not run.
     """
     ask = Peers.ask
 
@@ -64,12 +64,12 @@ def _repeats_by_itself(told: type[BatonError]) -> Patches:
 
 
 def reconnect_counts_as_not_sent() -> Patches:
-    """A node that has run a call and died is taken for one that was never asked."""
+    """A node that has run a call and died is treated as one that was never called."""
     return _repeats_by_itself(NotSent)
 
 
 def restarted_node_counts_as_not_asked() -> Patches:
-    """A node that has run a call, died and come back says that it is not the owner: so the next owner is asked."""
+    """A node that has run a call, died and restarted reports that it is not the owner, so the next owner is called."""
     return _repeats_by_itself(NotOwner)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, and when: nodes that die, sleep and stop, links that are cut, servers that are away."""
+"""Faults of a cluster and their times: nodes that die, pause and stop, links that are cut, servers that are away."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.cluster.network import FAIR, SERVER, Weather
 from sim.loop import current_life
 from sim.machine import Gone
 
-ANSWER_S = 10.0  # an operator waits so long
+ANSWER_S = 10.0  # how long an operator waits
 
 
 class ClusterChaos:
@@ -42,7 +42,7 @@ class ClusterChaos:
         return [self._again_and_again(mean_s, act) for mean_s, act in kinds if mean_s]
 
     def heal(self) -> None:
-        """From now on all is well."""
+        """End all faults."""
         network = self._cluster.network
         network.weather = FAIR
         network.mend(*network.cut)
@@ -61,7 +61,7 @@ class ClusterChaos:
         self._cluster.history.say(self._cluster.loop.time(), "chaos", text)
 
     def _one(self) -> ClusterMachine:
-        """More often than not one that owns something."""
+        """A node chosen at random, more often than not one that owns a shard."""
         machines = list(self._cluster.machines.values())
         owners = [machine for machine in machines if machine.node is not None and _serving(machine)]
         return self._random.choice(owners if owners and self._random.random() < 0.6 else machines)
@@ -106,7 +106,7 @@ class ClusterChaos:
         self._say("the servers are back")
 
     async def _lose_leases(self) -> None:
-        """As while the servers choose a leader for their bucket; or one node does not reach the one that it has."""
+        """Make the leases unreachable, as while the servers elect a leader for their bucket, or for one node only."""
         nodes = list(self._cluster.machines) if self._random.random() < 0.3 else [self._one().name]
         self._say(f"{', '.join(nodes)}: the leases are away")
         self._cluster.server.keys_away.update(nodes)
@@ -129,7 +129,7 @@ class ClusterChaos:
         self._say("weather: fair")
 
     async def _move(self) -> None:
-        """An operator asks a node to hand a shard over, to be drained, or to take things again."""
+        """As an operator, ask a node to hand a shard over, to drain, or to accept shards again."""
         machine = self._one()
         node = machine.node
         if not isinstance(node, ClusterNode):
@@ -152,7 +152,7 @@ class ClusterChaos:
             self._say(f"{machine.name} did not: {type(problem).__name__} {problem}")
 
     async def _set_clock(self) -> None:
-        """By one of the steps, from where the clock was at the beginning."""
+        """Set a clock by one of the steps, relative to its value at the start."""
         assert current_life() is None
         machine = self._random.choice(list(self._cluster.machines.values()))
         scenario = self._cluster.scenario

@@ -1,8 +1,8 @@
-"""Connections between nodes, as TCP makes them: bytes in order, both ways, until one side or the network ends it.
+"""Connections between nodes, like TCP: bytes in order, in both directions, until one side or the network ends it.
 
-The loop of a simulated cluster makes them where a real loop would open sockets, so both ends are what production runs:
-`asyncio.open_connection` in peers.py, and the HTTP server in front of the other node. A connection belongs to one life
-of each node. It can break at every point of a call, see `LineFault`.
+The loop of a simulated cluster creates them where a real loop would open sockets. Both ends are therefore what
+production runs: `asyncio.open_connection` in peers.py, and the HTTP server of the other node. A connection belongs to
+one life of each node. It can break at every point of a call, see `LineFault`.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 from sim.cluster.network import Network
 from sim.loop import Life, SimLoop, current_life
 
-LOOPBACK = "127.0.0.1"  # nodes without a secret trust their neighbours
-RESET_SHARE = 0.5  # of what gets lost on its way, ends the connection at once
-STALL_SHARE = 0.25  # and so much is never heard of again; the rest is sent again by the system
+LOOPBACK = "127.0.0.1"  # nodes without a secret trust loopback
+RESET_SHARE = 0.5  # of losses, end the connection at once
+STALL_SHARE = 0.25  # of losses, stall the connection for good; the rest is retransmitted
 AGAIN_S = 1.0
 PATH_BYTES_MAX = 100
 DONE = b"HTTP/1.1 200"
-CALM_S = 3.0  # after a node that died with an answer: another one takes its shards meanwhile
-DEATH_TOLD_S = 0.4  # every second death is heard of so late: the next process may be there by then
-SILENT_SHARE = 0.2  # of deaths that the other end does not hear of before it writes
+CALM_S = 3.0  # after a node died with an answer, during which another takes its shards
+DEATH_TOLD_S = 0.4  # delay of the notice for half of the deaths: the next process may be up by then
+SILENT_SHARE = 0.2  # of deaths that the other end notices only when it writes
 
 
 class LineFault(Enum):
@@ -38,12 +38,12 @@ class LineFault(Enum):
     DEATH = "the other node dies between commit and answer"
 
 
-FAULTS: tuple[LineFault, ...] = (*LineFault, LineFault.DEATH)  # the worst of them more often
-OTHERS_SHARE = 0.25  # calls that send no messages break less often: they are many, and most can be made again
+FAULTS: tuple[LineFault, ...] = (*LineFault, LineFault.DEATH)  # the worst one twice as often
+OTHERS_SHARE = 0.25  # other calls than sends break less often: they are many, and most can be retried
 
 
 class Flow:
-    """One direction of a connection. What is sent arrives in order, or not at all."""
+    """One direction of a connection. Data arrives in order, or not at all."""
 
     def __init__(self, network: Network, source: str, target: str) -> None:
         self._network = network
@@ -86,7 +86,7 @@ class Flow:
 
 
 class End(asyncio.Transport):
-    """One side of a connection: what asyncio would call the transport of a socket."""
+    """One side of a connection: the counterpart of asyncio's transport for a socket."""
 
     def __init__(self, line: Line, life: Life, number: int) -> None:
         super().__init__({"peername": (LOOPBACK, number)})
@@ -165,12 +165,12 @@ class End(asyncio.Transport):
         self._run(lambda: self.lose(ConnectionResetError("the connection was reset")))
 
     def _refuse(self) -> None:
-        """Nobody is here any more: the system says so to whoever writes."""
+        """The process is gone: the operating system answers writes with a reset."""
         self.out.ended = False
         self.out.send(self.other.told_reset)
 
     def _run(self, work: Callable[[], None]) -> None:
-        """As a part of the life that this end belongs to, while there is one."""
+        """Run work as part of the life that this end belongs to, while that lives."""
         self._loop.call_soon(self._happen, work, context=self.life.context)
 
     def _happen(self, work: Callable[[], None]) -> None:
@@ -188,7 +188,7 @@ class End(asyncio.Transport):
             self.close()
 
     def lose(self, problem: Exception | None) -> None:
-        """The end of it, here: the protocol hears of it at the loop's next turn."""
+        """End the connection on this side. The protocol is told at the loop's next turn."""
         if self._closing:
             return
         self._closing = True
@@ -197,7 +197,7 @@ class End(asyncio.Transport):
             self._loop.call_soon(self._protocol.connection_lost, problem, context=self.life.context)
 
     def die(self) -> None:
-        """With its life. Nothing runs here any more, and the other end hears of it, or does not."""
+        """End together with the life. Nothing runs here any more; the other end may or may not notice."""
         if self._closing:
             return
         self._closing = True
@@ -208,7 +208,7 @@ class End(asyncio.Transport):
 
 
 class Line:
-    """A connection: `near` is the end that opened it and asks, `far` the one that answers."""
+    """A connection: `near` is the end that opened it and sends calls, `far` is the end that answers."""
 
     def __init__(self, lines: Lines, source: str, target: str, lives: tuple[Life, Life]) -> None:
         self.network = lines.network
@@ -253,7 +253,7 @@ class Line:
             self._send(self.far, data)
 
     def _send(self, end: End, data: bytes) -> None:
-        """On its way; or lost there, as the weather is."""
+        """Send data, which the network may lose, depending on the weather."""
         network, other = self.network, end.other
         if not network.loses():
             end.out.send(lambda: other.told(data))
@@ -270,7 +270,7 @@ class Line:
         self._run_at(self.far, self.far.close)
 
     def _reset(self) -> None:
-        """By the network: both ends hear of it."""
+        """A reset by the network: both ends notice."""
         for end in (self.near, self.far):
             end.out.end()
             end.told_reset()
@@ -280,7 +280,7 @@ class Line:
 
 
 class Listener:
-    """Where a node takes connections: stands for asyncio's Server and its only socket."""
+    """Accepts connections for a node: stands for asyncio's Server and its only socket."""
 
     def __init__(self, lines: Lines, host: str, port: int, life: Life, factory: Callable[[], asyncio.Protocol]) -> None:
         self.life = life
@@ -300,8 +300,8 @@ class Listener:
 
 
 class Lines:
-    """All connections of a cluster. `fault_share` of the sends meet a LineFault, and fewer of the other calls; `kill`
-    ends a node at once.
+    """All connections of a cluster. A share of `fault_share` of the sends meets a LineFault, and a smaller share of
+    other calls. `kill` ends a node at once.
     """
 
     def __init__(self, network: Network, kill: Callable[[str], None]) -> None:
@@ -319,7 +319,7 @@ class Lines:
         return random.choice(FAULTS)
 
     def let_die(self, name: str) -> None:
-        """What others do about it is not disturbed for a while."""
+        """Kill a node, and leave the others' reaction undisturbed for a while."""
         self._calm_until_s = self.network.loop.time() + CALM_S
         self._kill(name)
 
@@ -335,7 +335,7 @@ class Lines:
                 del self._listeners[host]
 
     async def connect(self, host: str, factory: Callable[[], asyncio.Protocol]) -> tuple[End, asyncio.Protocol]:
-        """Raises ConnectionRefusedError. To a node that cannot be reached it takes for ever."""
+        """Connect to a node. Raises ConnectionRefusedError. Never returns when the node is unreachable."""
         network, life = self.network, current_life()
         assert life is not None
         source = life.name.partition(" ")[0]
@@ -355,7 +355,7 @@ class Lines:
         return line.near, protocol
 
     def end_life(self, life: Life) -> None:
-        """A node has died, and all of its connections with it."""
+        """A node has died: end all of its connections."""
         for line in self._open.pop(life, ()):
             for end in (line.near, line.far):
                 if end.life is life:
@@ -363,7 +363,7 @@ class Lines:
 
 
 class ClusterLoop(SimLoop):
-    """Opens and takes connections in `lines`, which knows no addresses but the names of nodes."""
+    """Opens and accepts connections in `lines`, where the only addresses are names of nodes."""
 
     lines: Lines
 

@@ -1,4 +1,4 @@
-"""Bugs to be planted into calls between nodes: see sim/bugs.py."""
+"""Bugs to plant into calls between nodes: see sim/bugs.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sim.path_bugs import retry_goes_home
 
 
 def forwarded_outcomes_permuted() -> Patches:
-    """Of commands that are forwarded by one call, those of one kind are told each other's outcomes."""
+    """Commands of one type that are forwarded in one call get each other's outcomes."""
     ask = RemoteShard._ask
 
     async def permuted(self: RemoteShard, operation: str, commands: Sequence[Command], wait_ms: int = 0) -> list[Any]:
@@ -49,12 +49,12 @@ def forwarded_delays_lost() -> Patches:
 
 
 def forwarded_names_lost() -> Patches:
-    """The shard's owner does not hear the name of a request, and so does not know when it comes again."""
+    """The shard's owner does not get the name of a request, and so does not recognise a repetition."""
     return _forwarded_without(request=0)
 
 
 def forwarded_epochs_lost() -> Patches:
-    """Every lease that another node made counts as the first of its message."""
+    """Every lease made by another node counts as the first of its message."""
     decode = wire.decode_outcomes
 
     def first_leases(data: bytes) -> list[Any]:
@@ -71,7 +71,7 @@ def forwarded_epochs_lost() -> Patches:
 
 
 def gathered_commands_lost() -> Patches:
-    """What does not fit into one call is not forwarded by the next."""
+    """Commands that do not fit into one call are not forwarded by the next."""
     begin = RemoteShard._begin
 
     def first_part(self: RemoteShard) -> None:
@@ -84,7 +84,7 @@ def gathered_commands_lost() -> Patches:
 
 
 def answers_not_remembered() -> Patches:
-    """A call that is made again because its answer was lost is executed again."""
+    """A call that is retried because its answer was lost is executed again."""
 
     def find(self: Memory, name: str) -> Call | None:
         return None

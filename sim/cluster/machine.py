@@ -1,4 +1,4 @@
-"""A machine of a cluster: its node's lives, pauses and mirrors, on the network that all share."""
+"""A machine of a cluster: its node's lives, pauses and mirrors, on the shared network."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class MirrorDisk(SimulatedDisk):
         pass
 
     def free(self, path: str) -> int:
-        """It is never full, so nobody has to count."""
+        """The disk is never full, so nothing is counted."""
         return self.capacity_bytes
 
 
 class SimMirrorDirectory:
-    """A data directory with mirrors, without a lock: a crash would free it."""
+    """A data directory with mirrors, without a lock, since a crash would release it."""
 
     def __init__(self, data: str, cluster: int, where: str) -> None:
         self.cluster = cluster
@@ -69,7 +69,7 @@ class SimMirrorDirectory:
 
 
 class WatchedAnswering(Answering):
-    """What fails in another way than Baton's own is a finding, and not only a line in a log."""
+    """Reports any error other than a BatonError as a finding, not only in the log."""
 
     def __init__(self, node: ClusterNode, wrong: Callable[[BaseException], None]) -> None:
         super().__init__(node)
@@ -99,7 +99,7 @@ class Cluster:
 
 
 class ClusterMachine(Machine):
-    """Its node takes calls of others from the moment when it starts, through the HTTP server that production has."""
+    """Its node accepts calls of others from its start, through the HTTP server of production."""
 
     def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
         scenario = cluster.scenario
@@ -169,12 +169,14 @@ class ClusterMachine(Machine):
         self._cluster_of.violated("exception", "".join(traceback.format_exception(problem)))
 
     def kill(self) -> None:
-        """The process dies; what it has written is left. Or power fails, and anything of it is."""
+        """Kill the process, which keeps its written data. Or cut the power, after which any part of the data may be
+        left.
+        """
         everything = self._random.random() < 0.7
         self.crash("", Survival.EVERYTHING if everything else None)
 
     async def pause(self, seconds: float) -> None:
-        """The process is stopped, and goes on: as by SIGSTOP and SIGCONT."""
+        """Stop the process and let it continue, as by SIGSTOP and SIGCONT."""
         life = self.life
         if not life.alive or life.paused:
             return
@@ -195,7 +197,7 @@ class ClusterMachine(Machine):
             self._cluster_of.violated("exception", f"{life.name}: the HTTP server could not answer")
 
     def times_ms(self) -> tuple[int, int]:
-        """Whoever serves a shard has a time between these two."""
+        """The lowest and the highest time that the owner of a shard can have."""
         now_s = START_S + self.loop.time()
         scenario = self._cluster_of.scenario
         return int((now_s + scenario.offset_min_s) * 1000), int((now_s + scenario.offset_max_s) * 1000) + 1

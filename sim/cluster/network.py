@@ -1,7 +1,7 @@
-"""The network between nodes, and between nodes and the log's servers: messages that take time, get lost, come twice, or
-come after their sender has given up.
+"""The network between nodes, and between nodes and the log's servers. Messages take time, get lost, arrive twice, or
+arrive after their sender has given up.
 
-Whatever is on its way belongs to nobody's life: a node that dies takes nothing back that it has sent.
+A message in transit belongs to no life: a node that dies takes back nothing that it has sent.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import TypeVar
 from batonq.log.backend import Leaderless, Unreachable
 from sim.loop import SimLoop, current_life
 
-SERVER = "log"  # where the streams and the leases are
-KEPT_SHARE = 0.3  # of what meets a cut link, arrives when it is mended
+SERVER = "log"  # the server of the streams and the leases
+KEPT_SHARE = 0.3  # of messages on a cut link, arrive when the link is mended
 
 Value = TypeVar("Value")
 
 
 @dataclass(slots=True)
 class Weather:
-    """What the network does to messages at the time."""
+    """What the network currently does to messages."""
 
     delay_s: float = 0.001  # on average
     lost: float = 0.0  # share that never arrives
@@ -47,7 +47,7 @@ class Network:
         self._silences = 0
 
     def send(self, source: str, target: str, deliver: Callable[[], None]) -> bool:
-        """One message, one way; whether it is under way. False: it is lost, and its sender cannot know."""
+        """Send one message one way. Returns False when it is lost, which its sender cannot know."""
         life = current_life()
         if life is not None and not life.alive:
             return False
@@ -60,7 +60,7 @@ class Network:
         return True
 
     def loses(self) -> bool:
-        """Whether the weather takes one message."""
+        """Whether the weather loses one message."""
         return bool(self.weather.lost) and self.random.random() < self.weather.lost
 
     def delay_s(self) -> float:
@@ -76,7 +76,7 @@ class Network:
         return (one, other) not in self.cut and (other, one) not in self.cut
 
     def mend(self, *links: tuple[str, str]) -> None:
-        """Links pass messages again, and some that were sent meanwhile."""
+        """Restore links, and deliver some of the messages sent meanwhile."""
         self.cut.difference_update(links)
         kept, self._kept = self._kept, []
         for source, target, deliver in kept:
@@ -95,12 +95,12 @@ class Network:
             self.keep(source, target, deliver)
 
     def keep(self, source: str, target: str, deliver: Callable[[], None]) -> None:
-        """What meets a cut link arrives when it is mended, or never."""
+        """A message on a cut link arrives when the link is mended, or never."""
         if self.random.random() < KEPT_SHARE:
             self._kept.append((source, target, deliver))
 
     async def ask_server(self, name: str, question: Callable[[], Value], timeout_s: float) -> Value:
-        """Have the servers do something, and get their answer. Raises Unreachable: it may be done, or be done yet."""
+        """Send the servers a request and return the answer. Raises Unreachable: it may be done already, or later."""
         answer: asyncio.Future[Value] = self.loop.create_future()
 
         def ask() -> None:
@@ -116,7 +116,7 @@ class Network:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            self._silences += 1  # every second time a server is there, and says so of the others
+            self._silences += 1  # every second time one server is up and reports that there is no leader
             raise (Unreachable, Leaderless)[self._silences % 2]("the servers do not answer") from None
 
 
@@ -128,4 +128,4 @@ def _settle(answer: asyncio.Future[Value], value: Value) -> None:
 def _refuse(answer: asyncio.Future[Value], problem: Exception) -> None:
     if not answer.done():
         answer.set_exception(problem)
-        answer.exception()  # whoever asked may be dead by now
+        answer.exception()  # marks it as retrieved: the caller may be dead by now

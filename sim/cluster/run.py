@@ -1,4 +1,4 @@
-"""One simulated cluster: a seed in, a verdict out."""
+"""One simulated cluster: takes a seed and returns a verdict."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from sim.machine import Machine
 from sim.patches import patched
 from sim.run import Outcome, Record, Simulation, run_to_its_end
 
-SETTLE_S = 60.0  # after healing every shard has an owner, and all followers are there, by then
+SETTLE_S = 60.0  # after the faults end, every shard has an owner and all followers by then
 
 
 class ClusterSimulation(Simulation):
     scenario: ClusterScenario
     drain_rounds_max = 40
     forgets_in_the_end = False
-    leftovers_s = LONG_POLL_MS / 1000 + 0.7  # a node may not hear that one that waits has died
+    leftovers_s = LONG_POLL_MS / 1000 + 0.7  # a node may not notice that a waiting caller has died
 
     def _crowds(self) -> list[Actor]:
         return cluster_crowds(self, self.scenario, self._random)
@@ -53,7 +53,7 @@ class ClusterSimulation(Simulation):
         return list(self.cluster.machines.values())
 
     def machine_for(self, random: Random) -> Machine:
-        """Any: a client that finds nobody there tries another one the next time."""
+        """Any machine: a client that finds no node there tries another one the next time."""
         return random.choice(self.machines)
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class ClusterSimulation(Simulation):
     # --- at the end -------------------------------------------------------------------------------
 
     def _unsettled(self) -> str:
-        """What keeps the cluster from being quiet: a node that is away, a shard without an owner, a follower behind."""
+        """Why the cluster is not settled: a node is away, a shard has no owner, or a follower is behind."""
         for machine in self.cluster.machines.values():
             node = cast(ClusterNode | None, machine.node)
             if node is None:
@@ -117,7 +117,7 @@ class ClusterSimulation(Simulation):
             await asyncio.sleep(0.1)
 
     def _look(self) -> None:
-        """Owners against the books, followers against owners."""
+        """Compare owners with the books, and followers with owners."""
         for _, node in self._nodes():
             for text in audit(node, self.witness, replay=True):
                 self.violated("audit", text)
@@ -149,7 +149,7 @@ def simulate_cluster(
     """Run one seed of a cluster to its end, with a bug planted if one is named (see bugs.py)."""
     scenario = choose(seed, steps)
     collecting = gc.isenabled()
-    gc.disable()  # when a generator that was left open is collected must not depend on what ran before
+    gc.disable()  # the time at which an unclosed generator is collected must not depend on earlier runs
     try:
         with planted(bug, CLUSTER_BUGS), patched([*scenario.tiny.patches(), *receives_that_break_off()]):
             loop = ClusterLoop(with_executors=True)

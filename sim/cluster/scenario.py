@@ -1,4 +1,4 @@
-"""What the seed of a cluster stands for: nodes, shards, queues, clocks, and what goes wrong how often."""
+"""The scenario of a cluster's seed: nodes, shards, queues, clocks, and the frequency of faults."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from sim.scenario import ACCOUNT, KIB, Faults, QueuePlan, Scenario, choose_queue
 
 NAMES = "abc"
 HOUR_S = 3600.0
-LINES_ONLY_SHARE = 0.25  # of clusters: nothing goes wrong but calls between nodes, and nodes that die while they answer
+LINES_ONLY_SHARE = 0.25  # of clusters: only calls between nodes break, and nodes die while they answer
 
 
 @dataclass(slots=True, frozen=True)
 class ClusterFaults:
-    """Means of the times between two of a kind, in seconds; 0: never."""
+    """Mean times between two faults of each kind, in seconds; 0: never."""
 
     kill_s: float = 0.0
     kill_all_s: float = 0.0
     pause_s: float = 0.0
     stop_s: float = 0.0  # clean stops
     cut_s: float = 0.0  # one link, or one node, in one direction or both
-    servers_s: float = 0.0  # nobody reaches the log
+    servers_s: float = 0.0  # no node reaches the log
     move_s: float = 0.0  # an operator hands shards over
     weather_s: float = 0.0  # losses, repetitions, delays
     wall_s: float = 0.0  # a clock is set
     stale: float = 0.0  # share of reads that are behind
     lost_answers: float = 0.0  # share of answers to clients that never arrive
-    leases_s: float = 0.0  # nobody reaches the leases, but the log
+    leases_s: float = 0.0  # no node reaches the leases, but all reach the log
     broken_calls: float = 0.0  # share of sends between nodes whose connection breaks, see connections.LineFault
 
 
@@ -40,9 +40,9 @@ class ClusterFaults:
 class ClusterScenario(Scenario):
     nodes: int = 3
     skews_s: dict[str, float] = field(default_factory=dict)  # of the clocks at the beginning
-    steps_s: tuple[float, ...] = ()  # what clocks are set by
+    steps_s: tuple[float, ...] = ()  # by which clocks are set
     troubles: ClusterFaults = field(default_factory=ClusterFaults)
-    secret: bool = False  # nodes sign what they ask each other
+    secret: bool = False  # nodes sign the calls between them
 
     @property
     def names(self) -> str:
@@ -78,7 +78,7 @@ def choose(seed: int, steps: int | None = None) -> ClusterScenario:
 
 
 def _with_lines(scenario: ClusterScenario) -> ClusterScenario:
-    """What the connections between nodes are like."""
+    """Choose the faults of the connections between nodes."""
     random = Random(f"lines {scenario.seed}")
     only = random.random() < LINES_ONLY_SHARE
     broken_calls = 0.4 if only else random.choice((0.0, 0.1))
@@ -143,7 +143,7 @@ def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
 
 
 def _choose_clocks(random: Random, nodes: int) -> tuple[dict[str, float], tuple[float, ...]]:
-    """Half of the clusters have clocks that agree; a clock that is an hour off needs others to be told so by."""
+    """Half of the clusters have clocks that agree. A clock that is an hour off needs other nodes to correct it."""
     fate = random.random()
     names = NAMES[:nodes]
     if fate < 0.5:
@@ -175,8 +175,8 @@ def _choose_troubles(random: Random, steps: bool) -> ClusterFaults:
 
 
 def _choose_few(random: Random) -> list[QueuePlan]:
-    """Up to three queues to work with, and the dead letters that they name."""
-    plans = choose_queues(random, random, shards=1)  # each begins on one shard, and may grow
+    """Up to three queues to work with, and the dead-letter queues that they name."""
+    plans = choose_queues(random, random, shards=1)  # each starts on one shard, and may grow
     work = [plan for plan in plans if not plan.dead_letters]
     fifo = [plan for plan in work if plan.fifo]
     chosen = random.sample(work, min(len(work), random.choice((1, 2, 2))))

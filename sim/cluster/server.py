@@ -1,7 +1,7 @@
-"""JetStream in memory: streams that take a message only behind the last one, and keys with revisions and times to live.
+"""JetStream in memory: streams with a check of the last sequence on append, and keys with revisions and times to live.
 
-It does what the real servers promise and nothing more: it knows no epochs, so a frame of an owner that was fenced is
-stored if it fits. Writes are decided one after another; reads may come from a server that is behind.
+It does what the real servers promise and nothing more. It knows no epochs, so a fenced owner's frame is stored if its
+sequence fits. Writes are decided one after another; reads may come from a server that is behind.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from batonq.log.jetstream.leases import NOTHING, Value
 from sim.log import Witness
 from sim.loop import SimLoop
 
-BEHIND_S = 1.0  # how old a stale answer is at most
+BEHIND_S = 1.0  # maximum age of a stale answer
 BATCH_FRAMES = 16
 
 
@@ -31,8 +31,8 @@ class Stream:
         self.first = 1
         self.stored: list[bytes] = []
         self.epoch = 0
-        self.owner: dict[int, str] = {}  # epoch → who appended under it
-        self.ends: deque[tuple[float, int]] = deque()  # when it ended with which frame, for a second or so
+        self.owner: dict[int, str] = {}  # epoch → the node that appended under it
+        self.ends: deque[tuple[float, int]] = deque()  # past ends of the stream and their times, for about a second
         self.waiting: list[asyncio.Future[None]] = []
 
     @property
@@ -41,18 +41,18 @@ class Stream:
 
 
 class Kept(NamedTuple):
-    """A key: what it has, and what it had before."""
+    """A key: its current and its previous value."""
 
     value: Value
     before: Value
 
 
 class Server:
-    """`violated` hears of what the log must never take."""
+    """`violated` is told about writes that must never be accepted."""
 
     def __init__(self, loop: SimLoop, random: Random, witness: Witness, violated: Callable[[str, str], None]) -> None:
         self.stale = 0.0  # share of reads that are behind
-        self.keys_away: set[str] = set()  # nodes that nobody answers for them
+        self.keys_away: set[str] = set()  # nodes that get no answers about keys
         self.frames = 0
         self._loop = loop
         self._random = random
@@ -89,7 +89,7 @@ class Server:
         _wake(stream.waiting)
 
     def _look_at(self, stream: Stream, frame: Frame, who: str) -> None:
-        """What a stale owner appends must not be taken, and no two nodes may append under one epoch."""
+        """A stale owner's append must not be accepted, and no two nodes may append under one epoch."""
         if frame.epoch < stream.epoch:
             self._violated(
                 "owners", f"shard {frame.shard}: frame {frame.number} of epoch {frame.epoch} after {stream.epoch}"
@@ -125,7 +125,7 @@ class Server:
         return [Entry(number, stream.stored[number - stream.first]) for number in range(start, stop)]
 
     def growth(self, shard: int, start: int) -> asyncio.Future[None]:
-        """Done when there is a frame `start`."""
+        """Done when the frame `start` exists."""
         stream = self.stream(shard)
         grown = self._loop.create_future()
         if stream.next > start:
@@ -157,7 +157,7 @@ class Server:
         return self._write(key, text, ttl_s)
 
     def _look_at_lease(self, key: str, before: dict[str, str], after: dict[str, str]) -> None:
-        """While a lease runs nobody else gets one, and epochs never fall."""
+        """While a lease is running no other node gets one, and epochs never decrease."""
         if before["node"] != after["node"] or before["epoch"] > after["epoch"]:
             self._violated("owners", f"{key}: the lease {after} takes the place of {before}, which runs still")
 
@@ -168,7 +168,7 @@ class Server:
         self._keys[key] = Kept(Value(text, revision), before)
         if ttl_s and text:
             self._loop.call_later(ttl_s, self._run_out, key, revision, context=self._outside)
-        if text != before.text:  # that a lease was renewed is no news
+        if text != before.text:  # watchers are not told that a lease was renewed
             _wake(self._watching.setdefault(f"{key.partition('.')[0]}.", []))
         return revision
 
@@ -177,7 +177,7 @@ class Server:
             self._write(key, "")
 
     def since(self, prefix: str, revision: int) -> list[tuple[int, str, str]]:
-        """What was written to keys with this prefix after a revision: its own, the rest of the name, the text."""
+        """Writes to keys with this prefix after a revision: the new revision, the rest of the name, the text."""
         found = [
             (kept.value.revision, key.removeprefix(prefix), kept.value.text)
             for key, kept in self._keys.items()

@@ -1,4 +1,4 @@
-"""A node's way to the servers: the log store of log/backend.py, with the real leases of log/jetstream over it."""
+"""A node's path to the servers: the log store of log/backend.py, with the real leases of log/jetstream on top."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sim.cluster.network import Network
 from sim.cluster.server import Server
 
 TIMEOUT_S = 2.0
-HEARTBEAT_S = 1.0  # a reader that hears nothing asks again after so long
+HEARTBEAT_S = 1.0  # a reader that hears nothing asks again after this time
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class SimKeys:
         revision = 0
         while True:
             found = await self._line.ask_for_keys(partial(self._server.since, prefix, revision))
-            for revision, name, text in found:  # noqa: B007 - the last one is where to go on
+            for revision, name, text in found:  # noqa: B007 - read after the loop, to continue from the last revision
                 yield name, text
             yield None
             await asyncio.wait((self._server.change(prefix),), timeout=HEARTBEAT_S)

@@ -1,1 +1,1 @@
-"""The front doors: bytes to commands and back, nothing else."""
+"""The front doors: they decode bytes into commands and encode outcomes, and do nothing else."""

@@ -1,18 +1,18 @@
-"""How much work a document makes, in JSON or MessagePack, seen before it is decoded.
+"""Estimates the cost of decoding a JSON or MessagePack document before it is decoded.
 
-Decoding takes time by the number of values, not of bytes: 4 MiB of `{},{},…` would stop the event loop for most of a
-second. Counting brackets and separators takes a thousandth of that. Those inside of strings do not count, but leaving
-them out takes longer, so it is done only when the first count is above the limit.
+The time to decode depends on the number of values, not of bytes: 4 MiB of `{},{},…` would block the event loop for most
+of a second. Counting brackets and separators takes a thousandth of that time. Brackets and separators inside strings do
+not count. Excluding them is slower, so it is done only when the first count exceeds the limit.
 
-The bytes of MessagePack cannot be counted like that: the same byte is a list in one place and a letter in another. So
-a long document is walked from value to value, without making them, until it ends or is known to be too heavy.
+The bytes of MessagePack cannot be counted like that: the same byte is a list in one place and a letter in another. A
+long document is therefore walked from value to value, without creating the values, until it ends or exceeds the limit.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SMALL_BYTES = 64 * 1024  # a document up to this size is never too heavy
+SMALL_BYTES = 64 * 1024  # a document up to this size is always allowed
 
 
 class WeightLimit(NamedTuple):
@@ -31,13 +31,13 @@ class WeightLimit(NamedTuple):
     def _counts_outside_strings(self, document: bytes) -> bool:
         if b"\\" in document:
             document = document.replace(b"\\\\", b"").replace(b'\\"', b"")
-        # Behind every string there is a separator or the end of an object or a list.
+        # Every string is followed by a separator or by the end of an object or a list.
         if document.count(b'"') > 2 * (self.brackets_max + self.separators_max):
             return False
         return self._counts(b"".join(document.split(b'"')[::2]))
 
 
-CONTAINER_WEIGHT = 5  # of a list or map, in values that have no members: so much longer it takes to decode and check
+CONTAINER_WEIGHT = 5  # a list or map takes as long to decode and check as this many scalar values
 
 
 class PackedWeightLimit(NamedTuple):
@@ -62,8 +62,8 @@ class PackedWeightLimit(NamedTuple):
         return True
 
 
-# MessagePack by the first byte of a value. How many bytes a value has, of lists and maps without their members; 0: the
-# bytes behind the first one say how many follow.
+# MessagePack, by the first byte of a value: how many bytes the value has, for lists and maps without their members. 0:
+# the bytes after the first one hold the length.
 _SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _EXTENSIONS = (0xC7, 0xC8, 0xC9)
 _NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}

@@ -1,7 +1,7 @@
-"""What nodes of a cluster ask each other, over HTTP: only with the cluster's secret, or from this machine.
+"""Calls between the nodes of a cluster, over HTTP. They need the cluster's secret, or must come from this machine.
 
-Nodes are no browsers. Whatever a browser adds to a request on behalf of a web page is a reason to refuse it here, also
-in a cluster without a secret, where every other program on the machine is trusted.
+Nodes are not browsers. A request with headers that a browser adds on behalf of a web page is refused, even in a cluster
+without a secret, where every other program on the machine is trusted.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _OF_BROWSERS = (b"origin", b"sec-fetch-site")
 
 
 class InternalApp:
-    """`trusted`: whoever reaches this may ask, as on a socket that only its owner can open. `only`: the paths that are
-    answered; None: all.
+    """Answers calls of other nodes. `trusted`: all callers are allowed, as on a socket that only its owner can open.
+    `only`: the paths that are answered; None for all.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class InternalApp:
             challenge = self._check(request, call)
             if challenge is not None:
                 return _challenged(challenge)
-            request.cancellable = True  # a call goes on without its connection, unless it is a long poll
+            request.cancellable = True  # a call continues when its connection is lost, unless it is a long poll
             answer = await self._answering.handle(request.path.removeprefix(PREFIX), call, request.body)
         except BatonError as problem:
             return Response(problem.status, wire.encode_problem(problem), wire.CONTENT_TYPE)
@@ -62,7 +62,9 @@ class InternalApp:
         return Response(200, answer, wire.CONTENT_TYPE)
 
     def _check(self, request: Request, call: str) -> str | None:
-        """None: the call may be run. Else what the sender has to be told first, see signing.py. Raises AccessDenied."""
+        """Returns None when the call may run, else the challenge to send to the caller, see signing.py. Raises
+        AccessDenied.
+        """
         if self._only is not None and request.path.removeprefix(PREFIX) not in self._only:
             raise AccessDenied("The processes of one server communicate only through sockets in its data directory.")
         if self._trusted:
@@ -84,7 +86,9 @@ class InternalApp:
 
 
 def refuse_browsers(request: Request) -> None:
-    """Nodes send none of this. A browser cannot leave it out. Raises AccessDenied."""
+    """Raise AccessDenied for a request that a browser could have sent: nodes send none of these headers, and a browser
+    cannot omit them.
+    """
     headers = request.headers
     for name in _OF_BROWSERS:
         if name in headers:

@@ -1,4 +1,4 @@
-"""The messages of one request, collected as the columns of a Send."""
+"""Collects the messages of one request as the columns of a Send command."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class SendBuilder:
-    """Messages are added one by one, and what a message brings beside its body is put to the last one. A column begins
-    with the first message that uses it.
+    """Messages are added one by one. Properties other than the body are set on the last message. A column is created by
+    the first message that uses it.
     """
 
     __slots__ = ("_columns", "bodies", "digests")
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
-        self.digests: list[bytes] = []  # MD5 of the bodies, as far as anybody needs them
+        self.digests: list[bytes] = []  # MD5s of the bodies, where needed
         self._columns: dict[str, list[Any]] = {}
 
     def add(self, body: bytes) -> None:
         self.bodies.append(body)
 
     def put(self, column: str, value: Any) -> None:
-        """Set a property of the last message; a second time, another value."""
+        """Set a property of the last message, replacing an earlier value."""
         values = self._columns.get(column)
         if values is None:
             values = self._columns[column] = []
@@ -58,7 +58,7 @@ class SendBuilder:
         return values[at] if len(values) > at else _DEFAULTS[column]
 
     def drop(self) -> None:
-        """Take the last message out again."""
+        """Remove the last message."""
         self.bodies.pop()
         count = len(self.bodies)
         del self.digests[count:]
@@ -66,11 +66,11 @@ class SendBuilder:
             del values[count:]
 
     def clear(self, column: str) -> None:
-        """All messages are alike in this."""
+        """Remove a column in which all messages have the same value."""
         self._columns.pop(column, None)
 
     def column(self, name: str) -> Sequence[Any]:
-        """A property of all messages; nothing if no message has it."""
+        """A property of all messages; empty if no message has it."""
         values = self._columns.get(name, [])
         missing = len(self.bodies) - len(values)
         if values and missing:

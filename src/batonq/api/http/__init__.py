@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server: bytes from sockets to requests for a handler, and its answers back. No API lives here."""
+"""A small HTTP/1.1 server: reads requests from sockets, calls a handler, and writes the responses. It knows no API."""
 
 from batonq.api.http.gate import CredentialGate, Gate, LocalGate
 from batonq.api.http.limits import HttpLimits

@@ -1,7 +1,7 @@
-"""One client connection: a reader makes requests of its bytes, one task answers them in order.
+"""One client connection: a reader parses its bytes into requests, and one task answers them in order.
 
-While a request is in work, reading goes on (so that a client that leaves is noticed) until a few pipelined requests
-are waiting; then it pauses. What was received and not read by then is kept as it came.
+Reading continues while a request is in progress, so that a disconnect is noticed. Reading pauses when a few pipelined
+requests are waiting. Bytes that were received and not parsed by then are kept as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 NO_ROOM = "The server is receiving too many requests at the moment. Retry."
-ANSWERS_IN_A_ROW = 8  # of pipelined requests, before other connections have their turn
+ANSWERS_IN_A_ROW = 8  # to pipelined requests, before other connections get their turn
 
 logger = logging.getLogger("batonq.http")
 
@@ -56,30 +56,30 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._reader: RequestReader
         self.task: asyncio.Task[None] | None = None
-        # what has been read and waits for its turn: requests, and a last answer when the connection must end
+        # parsed and waiting: requests, and a last response when the connection must close
         self._queue: deque[Request | Response] = deque()
-        self._unread: bytes | memoryview = b""  # received, and left to wait until the queue is empty
+        self._unread: bytes | memoryview = b""  # received bytes, not parsed until the queue is empty
         self._wakeup: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._working: Request | None = None
-        self._without_task = False  # how the request in work is answered
-        # what it takes
+        self._without_task = False  # whether the request in progress is answered without the task
+        # resources
         self._address = ""
         self._usage: AddressUsage
-        self._bytes_held = 0  # by requests that are in work or wait, by the one that is being received, by answers
-        self._bytes_receiving = 0  # of these, by the request that is being received and by what is unread
-        self._bytes_unsent = 0  # and by answers that the client does not take as fast as they are made
-        # how it goes on
+        self._bytes_held = 0  # by requests in progress or waiting, the request being received, and unsent responses
+        self._bytes_receiving = 0  # the part of these held by the request being received and by unread bytes
+        self._bytes_unsent = 0  # the part held by responses that the client is slow to read
+        # state
         self._since = server.tick  # when the present state began
         self._reading_paused = False
-        self._finishing = False  # no request after the present ones
-        self._cut_short = False  # the last request was not read to its end
-        self._lingering = False  # the last answer is out; waiting for the client to close
+        self._finishing = False  # no requests are read after the present ones
+        self._cut_short = False  # the last request was not read completely
+        self._lingering = False  # the last response is sent; waiting for the client to close
 
     # --- from the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
         server = self._server
         peer = transport.get_extra_info("peername")
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
@@ -109,10 +109,10 @@ class Connection(asyncio.Protocol):
             self._hold_unfinished()
 
     def eof_received(self) -> bool:
-        """The client has said all it will: answer what it asked, unless that is only a wait."""
+        """The client has closed its side: finish the requests in progress, except long polls."""
         self._finishing = True
         self._leave()
-        # Over TLS a connection cannot stay half open.
+        # A TLS connection cannot stay half open.
         return (
             self._server.scheme == "http"
             and not self._lingering
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._leave()
-        if self.task is not None:  # it was let in
+        if self.task is not None:  # the connection was accepted
             self._server.usage.end(self._usage, self)
             self._release(self._bytes_held)
             self._bytes_receiving = self._bytes_unsent = 0
@@ -137,10 +137,10 @@ class Connection(asyncio.Protocol):
         self._since = self._server.tick
         self._writable = self._server.loop.create_future()
         if self.task is None:
-            return  # it was not let in
+            return  # the connection was not accepted
         self._bytes_unsent = self._transport.get_write_buffer_size()
         self._server.usage.begin(self._usage, self)
-        self._hold(self._bytes_unsent)  # older ones make room for it; if there are none, it may have more than there is
+        self._hold(self._bytes_unsent)  # may evict older requests; if there are none, this may exceed the limit
 
     def resume_writing(self) -> None:
         if self._bytes_unsent:
@@ -152,7 +152,7 @@ class Connection(asyncio.Protocol):
     # --- from the server
 
     def finish(self) -> None:
-        """End after the requests that are in work; at once when there are none."""
+        """Close after the requests in progress; at once when there are none."""
         self._finishing = True
         self._wake()
 
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def check(self, tick: int) -> None:
-        """Called every second: end what has lasted too long."""
+        """Called every second: closes the connection when a timeout has passed."""
         passed_s = tick - self._since
         if self._writable is not None:
             if passed_s > self._limits.write_s:
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def give_way(self) -> None:
-        """The request that is being received, or an answer that is not read, takes room that others need."""
+        """Refuse the request being received, or drop an unread response, since other connections need the memory."""
         if self._bytes_unsent:
             self._release_unsent()
             self.abort()
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         self.take(request)
 
     def refuse(self, status: int, text: str) -> None:
-        """Answer after what is before it, and read nothing more."""
+        """Answer with an error after the earlier requests, and read no further."""
         if not self._reader.closed:
             self._end(self._server.refusal(self._reader.target, status, text))
 
@@ -223,7 +223,7 @@ class Connection(asyncio.Protocol):
     # --- without the task
 
     def _take_directly(self, request: Request) -> bool:
-        """Have a request answered from here, if its handler can and nothing is before it."""
+        """Have a request answered without the task, if its handler can do that and no other request is waiting."""
         direct = self._server.direct
         if direct is None or self._working is not None or self._queue or not request.keep_alive:
             return False
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         self._end(self._server.refusal(request.path.encode("latin-1"), status, text))
 
     def _end(self, last: Response) -> None:
-        """Answer what was read before, then this, and read nothing more."""
+        """Answer the earlier requests, then send this response, and read no further."""
         self._server.counters.refused_requests += 1
         self._queue.append(last)
         self._reader.close()
@@ -258,7 +258,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _reply(self, answer: bytes) -> bool:
-        """Write the whole answer of the request in work; False when the client has gone."""
+        """Write the whole response to the request in progress. Returns False when the client has disconnected."""
         request = self._working
         if request is None or self._transport.is_closing():
             return False
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
         try:
             await self._answer_all()
         except asyncio.CancelledError:
-            pass  # the client has gone, or the server stops
+            pass  # the client has disconnected, or the server is stopping
         if self._lingering:
             return
         self._transport.close()
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         in_a_row = 0
         while True:
             if self._working is not None or not (queue or self._unread):
-                # A request that is answered without this task is waited for, unless its client has gone.
+                # Wait for a request that is answered without this task, unless its client has disconnected.
                 if self._finishing and (self._working is None or self._transport.is_closing()):
                     return
                 in_a_row = 0
@@ -301,20 +301,20 @@ class Connection(asyncio.Protocol):
                 continue
             request = queue.popleft()
             if self._transport.is_closing():
-                return  # nobody is there to read an answer
+                return  # no client to read a response
             if isinstance(request, Response):
                 self._transport.write(self._written(request, close=True))
                 self._linger()
                 return
             await self._answer(request)
-            del request  # else it is kept while this task waits for the next one
+            del request  # otherwise it stays in memory while this task waits for the next request
             if self._reading_paused and not queue and not self._unread:
                 self._resume_reading()
             if self._writable is not None:
                 await self._writable
 
     def _read_on(self) -> None:
-        """All requests so far are answered: read what had to wait."""
+        """All requests so far are answered: parse the bytes that had to wait."""
         self._unread = self._reader.feed(self._unread)
         self._hold_unfinished()
         if self._reading_paused and not self._queue and not self._unread:
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol):
             self._release(request.bytes_held)
             self._since = server.tick
         if self._transport.is_closing():
-            return  # the client has gone meanwhile: uvloop raises when that is written to
+            return  # the client has disconnected meanwhile, and uvloop raises on a write
         close = response.close or not request.keep_alive or (self._finishing and not self._queue and not self._unread)
         if request.method == "HEAD":
             self._transport.write(server.heads.head(response, close=close))
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
     # --- small things
 
     def _pause_if_full(self) -> None:
-        """A client that sends ahead has to wait when it holds too many requests or too many bytes of them."""
+        """Pause reading when a client that pipelines has too many requests, or too many bytes of them, waiting."""
         limits = self._limits
         if len(self._queue) >= limits.pipelined_max or self._bytes_held >= limits.body_bytes_max:
             self._pause_reading()
@@ -369,7 +369,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _hold(self, count: int) -> bool:
-        """Count bytes that are kept for this connection. False: there is no room for them."""
+        """Count bytes held for this connection. Returns False when the memory limit is reached."""
         usage, total = self._usage, self._server.usage
         self._bytes_held += count
         usage.bytes_held += count
@@ -379,14 +379,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def _release(self, count: int) -> None:
-        if count > self._bytes_held:  # all are released at once when the connection is lost
+        if count > self._bytes_held:  # all bytes are released at once when the connection is lost
             count = self._bytes_held
         self._bytes_held -= count
         self._usage.bytes_held -= count
         self._server.usage.bytes_held -= count
 
     def _hold_unfinished(self) -> None:
-        """Count what the request that is being received takes by now."""
+        """Count the memory that the request being received has taken so far."""
         reader = self._reader
         if reader.closed:
             return
@@ -420,7 +420,9 @@ class Connection(asyncio.Protocol):
         return self._server.heads.head(response, close=close) + response.body
 
     def _linger(self) -> None:
-        """Closing while the client still sends would reset the connection before it has read the answer."""
+        """Wait before closing: closing while the client still sends would reset the connection before it has read the
+        response.
+        """
         if self._transport.is_closing():
             return
         self._lingering = True
@@ -431,13 +433,13 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def _leave(self) -> None:
-        """The client has gone: stop a handler that only waits, and let the task end."""
+        """The client has disconnected: cancel a handler that only waits, and let the task end."""
         if self._working is not None and self._working.cancellable:
             if self._without_task:
                 if self._working.abandon is not None:
                     self._working.abandon()
-                self._working = None  # so that `_reply` says that nobody is there
-                self._queue.clear()  # answers are told apart by their order: after one that is not given, none is
+                self._working = None  # makes `_reply` return False
+                self._queue.clear()  # clients match responses by order, so after a missing one none can be sent
                 self._unread = b""
                 self._reader.close()
             elif self.task is not None:

@@ -1,8 +1,10 @@
-"""Who gets in, decided when a request's head has been read, before its body and before any handler.
+"""Admission of requests, decided when a request's head is complete: before its body is read and before any handler
+runs.
 
-The development profile checks no signatures. What protects it is where requests come from: web pages of other sites,
-opened in a browser on the same machine, must not reach it, neither by its address nor by a name of theirs that leads to
-this machine (DNS rebinding). In the secured profile a request without credentials has no use for a large body.
+The development profile checks no signatures. Instead it checks where requests come from. Web pages of other sites,
+opened in a browser on the same machine, must not reach the server: neither by its address, nor by a domain of theirs
+that resolves to this machine (DNS rebinding). In the secured profile, a request without credentials may not have a
+large body.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import NamedTuple
 
 from batonq.api.http.limits import HttpLimits
 
-KNOWN_HOSTS_MAX = 256  # different Host headers that are remembered as right
+KNOWN_HOSTS_MAX = 256  # maximum number of accepted Host headers in the cache
 SHOWN_MAX = 100
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/?#\[\]]+)(?::[0-9]{0,5})?")
 _OTHER_SITES = (
@@ -28,14 +30,14 @@ class Refused(NamedTuple):
     text: str
 
 
-# Takes the headers and the target of a request: how large its body may be, or why it is refused.
+# Takes the headers and the target of a request. Returns the maximum size of its body, or why the request is refused.
 Gate = Callable[[dict[bytes, bytes], bytes], int | Refused]
 
 NO_HOST = Refused(400, "The request has no Host header, which HTTP/1.1 requires.")
 
 
 class LocalGate:
-    """For a server that trusts everybody on its machine: lets in what asks for it by a name of this machine."""
+    """For a server that trusts every program on its machine: accepts requests whose Host is a name of this machine."""
 
     def __init__(self, limits: HttpLimits, hosts: Iterable[str] = ()) -> None:
         self._body_bytes_max = limits.body_bytes_max
@@ -60,7 +62,7 @@ class LocalGate:
         if not self._is_ours(written):
             return _misdirected(written)
         scheme, marked, rest = target.partition(b"://")
-        if marked and scheme in (b"http", b"https"):  # as a proxy writes it: this is then the host that counts
+        if marked and scheme in (b"http", b"https"):  # in the form used for proxies: then this host counts
             authority = re.split(rb"[/?#]", rest, maxsplit=1)[0]
             if not self._is_ours(authority):
                 return _misdirected(authority)
@@ -74,7 +76,9 @@ class LocalGate:
 
     @staticmethod
     def _from_elsewhere(headers: dict[bytes, bytes], host: bytes | None) -> Refused | None:
-        """Browsers say where a page came from that makes a request, in one of these. Other clients send none."""
+        """Refuse a request from a web page of another site. Browsers name the page's origin in these headers; other
+        clients send none of them.
+        """
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             return Refused(403, _OTHER_SITES)
         for name in (b"origin", b"referer"):
@@ -85,9 +89,10 @@ class LocalGate:
 
 
 class CredentialGate:
-    """For a server that wants credentials: a request without any cannot do a thing, so little of it is read.
+    """For a server that requires credentials. A request without credentials can do nothing, so little of its body is
+    read.
 
-    `open_under` is a prefix of targets that need none.
+    Targets under the prefix `open_under` need no credentials.
     """
 
     def __init__(self, limits: HttpLimits, credentials: Iterable[bytes], open_under: bytes = b"") -> None:
@@ -107,7 +112,7 @@ class CredentialGate:
 
 
 def host_name(authority: str) -> str:
-    """The name or address in a Host header, without its port and brackets; empty when it is not one."""
+    """The name or address in a Host header, without port and brackets; empty when it is invalid."""
     found = _AUTHORITY.fullmatch(authority)
     return "" if found is None else found[1].strip("[]").removesuffix(".").lower()
 

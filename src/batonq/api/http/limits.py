@@ -1,4 +1,4 @@
-"""What one client, one address and all clients together may take of a server."""
+"""Limits per request, per connection, per address and in total."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ MIB = 1024 * KIB
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class HttpLimits:
-    """Times are in whole seconds. Bytes that are held are counted as they lie in memory, not as they were sent."""
+    """Times are in whole seconds. Held bytes are counted as they are in memory, not as they were sent."""
 
     # --- of one request
     head_bytes_max: int = 64 * KIB
     headers_max: int = 128
     trailer_bytes_max: int = 8 * KIB
-    # A message of 1 MiB grows at most threefold on the wire: percent-encoded in a form, or as JSON escapes.
+    # A message of 1 MiB grows at most threefold on the wire: percent-encoded in a form, or with JSON escapes.
     body_bytes_max: int = 4 * MIB
-    # Of a request without credentials, where the gate says that there are none.
+    # For a request without credentials, as judged by the gate.
     anonymous_body_bytes_max: int = 64 * KIB
-    # So many chunks are free. Beyond them a chunk has to have this many bytes on average.
+    # `chunks_max` chunks are free. Beyond them, chunks must have `chunk_bytes_min` bytes on average.
     chunks_max: int = 1 * KIB
     chunk_bytes_min: int = 32
 
@@ -28,16 +28,16 @@ class HttpLimits:
     pipelined_max: int = 16
     idle_s: int = 75
     request_s: int = 30  # from a request's first byte to its last
-    body_window_s: int = 5  # a body must bring `body_rate_bytes_min` per second in each of these windows
+    body_window_s: int = 5  # in each window a body must average `body_rate_bytes_min` per second
     body_rate_bytes_min: int = 8 * KIB
-    write_s: int = 30  # a client that does not read its answer
-    linger_s: int = 2  # to let a refused client read why
+    write_s: int = 30  # for a client that does not read its response
+    linger_s: int = 2  # lets a refused client read the reason
 
     # --- of one address and of all together
     connections_max: int = 20_000
-    # All requests, while they are received and worked on.
+    # For all requests, while they are received and in progress.
     requests_bytes_max: int = 512 * MIB
-    # The part of both that one address may have.
+    # The share of the connections and of the bytes that one address may use.
     address_share: float = 1.0
 
     @property

@@ -1,4 +1,4 @@
-"""A request, a response, and how a response's head is written."""
+"""Requests, responses, and the encoding of a response's head."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from time import time
 
 SERVER_NAME = "Baton"
 TEXT = "text/plain; charset=utf-8"
-HEADS_MAX = 256  # different (status, content type) heads kept for one second
+HEADS_MAX = 256  # different (status, content type) heads cached for one second
 
 
 class Request:
-    """One request, whole. Header names are lower-case bytes; path and query are as sent, not decoded."""
+    """One complete request. Header names are lower-case bytes. Path and query are as sent, not decoded."""
 
-    bytes_held: int  # what it takes in memory; only a server counts this
+    bytes_held: int  # memory held by the request; only the server sets this
 
     __slots__ = (
         "abandon",
@@ -51,9 +51,9 @@ class Request:
         self.peer = peer
         self.scheme = scheme
         self.keep_alive = keep_alive
-        # A handler that only waits (a long poll) sets this: its task is then cancelled when the client goes away.
+        # A handler that only waits (a long poll) sets this. Its task is then cancelled when the client disconnects.
         self.cancellable = False
-        self.abandon: Callable[[], None] | None = None  # called when the client of such a request goes away
+        self.abandon: Callable[[], None] | None = None  # called when the client of such a request disconnects
 
     def header(self, name: bytes, default: str = "") -> str:
         value = self.headers.get(name)
@@ -61,7 +61,7 @@ class Request:
 
 
 class Response:
-    """An answer. Its head is written by the server, with Date, Server and Content-Length."""
+    """A response. The server writes its head, with Date, Server and Content-Length."""
 
     __slots__ = ("body", "close", "content_type", "headers", "status")
 
@@ -82,14 +82,14 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
-# Writes a whole answer; False when the client has gone.
+# Writes a whole response. Returns False when the client has disconnected.
 Reply = Callable[[bytes], bool]
-# A handler that needs no task: it calls `reply` once, now or later. False: the request is not for it, but for the one
-# that `resolve` finds.
+# A handler that needs no task. It calls `reply` once, now or later. It returns False for a request that it does not
+# handle; that request goes to the handler that `resolve` finds.
 Direct = Callable[[Request, Reply], bool]
 
 
-# Makes the last answer of a connection: of the target as far as it came, a status and a text.
+# Makes the last response of a connection, from the target as far as it was received, a status and a text.
 Refusal = Callable[[bytes, int, str], Response]
 
 
@@ -98,7 +98,7 @@ def plain(status: int, text: str, *, close: bool = False) -> Response:
 
 
 class Heads:
-    """Writes heads. What does not change within a second is kept for that second."""
+    """Encodes response heads. The parts that do not change within a second are cached for that second."""
 
     __slots__ = ("_clock", "_kept", "_second")
 
@@ -118,7 +118,7 @@ class Heads:
         if len(lines) != 0 and lines.count("\n") != len(response.headers):
             lines = "".join([f"{name}: {_one_line(value)}\r\n" for name, value in response.headers])
         closing = "Connection: close\r\n" if close else ""
-        if response.status == 204:  # it has no body, and does not say how long that is
+        if response.status == 204:  # has neither a body nor Content-Length
             return f"{start.rpartition('Content-Type')[0]}{lines}{closing}\r\n".encode("latin-1", "replace")
         return f"{start}{lines}{closing}Content-Length: {len(response.body)}\r\n\r\n".encode("latin-1", "replace")
 
@@ -128,7 +128,7 @@ class Heads:
             f"HTTP/1.1 {status} {phrase(status)}\r\nServer: {SERVER_NAME}\r\n"
             f"Date: {formatdate(self._second, usegmt=True)}\r\n"
         )
-        if content_type.startswith("text/"):  # which browsers would otherwise take for what it looks like
+        if content_type.startswith("text/"):  # otherwise browsers would guess the type
             start += "X-Content-Type-Options: nosniff\r\n"
         start += f"Content-Type: {content_type}\r\n"
         if len(self._kept) < HEADS_MAX:
@@ -137,7 +137,7 @@ class Heads:
 
 
 def _one_line(value: str) -> str:
-    """A header value that brings line ends would be read as more headers."""
+    """Replace line ends in a header value, which would start further headers."""
     return value.replace("\r", " ").replace("\n", " ")
 
 

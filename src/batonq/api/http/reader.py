@@ -1,8 +1,8 @@
-"""Reads requests from the bytes of one connection: httptools parses, and limits hold after every part.
+"""Parses requests from the bytes of one connection. httptools parses; limits are checked after every part.
 
-Nothing here takes more than linear time, and nothing is kept in more than about twice its bytes: a body that comes in
-many pieces is one growing buffer. Trailers, the headers behind a chunked body, are not made part of the request: a
-proxy that checked its headers has not seen them.
+Everything takes linear time, and everything is held in about twice its bytes at most: a body that arrives in many
+pieces is one growing buffer. Trailers, the headers after a chunked body, do not become part of the request, since a
+proxy that checked the headers has not seen them.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from batonq.api.http.gate import NO_HOST, Gate
 from batonq.api.http.limits import HttpLimits
 from batonq.api.http.messages import Request
 
-# So much is parsed, or so many chunks, before answers that are due are given, and before other connections have their
-# turn. Hundreds of connections may have sent as much in the same moment.
+# The number of bytes, or of chunks, to parse before pending responses are sent and other connections get their turn.
+# Hundreds of connections may have sent this much at the same time.
 PART_BYTES = 4 * 1024
 PART_CHUNKS = 256
-# What one request takes beside its body, if its head is not long: the request, its headers, and their table.
+# Memory of a request with a short head, in addition to its body: the request, its headers, and their dict.
 REQUEST_BYTES = 1_024
-HEADER_BYTES = 170  # what a header takes beside its name and value
-SMALL_HEAD_BYTES = 4_096  # larger ones are measured
+HEADER_BYTES = 170  # memory of a header in addition to its name and value
+SMALL_HEAD_BYTES = 4_096  # larger heads are measured
 _HOP_BY_HOP = (b"connection", b"upgrade", b"http2-settings")
 
 
@@ -30,16 +30,16 @@ class Reading(Protocol):
     """The connection that a reader works for."""
 
     def take(self, request: Request) -> None:
-        """Here is a request."""
+        """Called with a complete request."""
 
     def take_last(self, request: Request) -> None:
-        """Here is a request whose body is not read. Nothing comes after it."""
+        """Called with a request whose body is not read. Nothing is read after it."""
 
     def refuse(self, status: int, text: str) -> None:
-        """What comes is not a request that can be taken. Nothing comes after it."""
+        """Called when the bytes are not an acceptable request. Nothing is read after it."""
 
     def expected(self, expectation: bytes) -> None:
-        """The client wants to be told to go on before it sends the body."""
+        """Called when the client waits for permission (`Expect`) before it sends the body."""
 
 
 class RequestReader:
@@ -74,18 +74,18 @@ class RequestReader:
         self._peer = peer
         self._scheme = scheme
         self._parser = httptools.HttpRequestParser(self)
-        self.reading = False  # a request has begun, and is not whole
+        self.reading = False  # a request has begun and is not complete
         self.closed = False  # nothing more is read
-        self._with_request = False  # the last part brought the end of one
+        self._with_request = False  # the last part completed a request
         self.target = b""
-        self._head: dict[bytes, bytes] | None = None  # once it is whole
-        self._head_bytes = 0  # what it takes in memory, if it is not small
-        self._headers: dict[bytes, bytes] = {}  # of the head that is being read, later the trailers
-        self._repeated: list[tuple[bytes, bytes]] = []  # headers whose name was there before
+        self._head: dict[bytes, bytes] | None = None  # set once the head is complete
+        self._head_bytes = 0  # memory held by the head; 0 if it is small
+        self._headers: dict[bytes, bytes] = {}  # of the head being read, later the trailers
+        self._repeated: list[tuple[bytes, bytes]] = []  # headers whose names occurred before
         self._body: bytes | bytearray = b""
         self._body_declared = 0
         self._body_bytes_max = 0
-        self._pieces = 0  # of a body that came in several
+        self._pieces = 0  # of a body that arrived in several
         self._unmetered_bytes = 0  # since the head began, or since the last bytes of the body
         self._window_tick = 0
         self._window_bytes = 0
@@ -93,7 +93,9 @@ class RequestReader:
     # --- for the connection
 
     def feed(self, data: bytes | memoryview, *, whole: bool = False) -> bytes | memoryview:
-        """Read on. What is returned was not read yet: it can wait until the requests before it are answered."""
+        """Parse more bytes. Returns the bytes that are not parsed yet; they can wait until the earlier requests are
+        answered.
+        """
         if len(data) > PART_BYTES and not whole:
             return self._feed_parts(data)
         self.reading = True
@@ -109,19 +111,19 @@ class RequestReader:
         return b""
 
     def bytes_held(self) -> int:
-        """What the request that is being read takes in memory."""
+        """Memory held by the request being read."""
         if self._head is None:
             return REQUEST_BYTES + self._unmetered_bytes + HEADER_BYTES * (len(self._headers) + len(self._repeated))
         body = self._body
         return REQUEST_BYTES + self._head_bytes + (len(body) if isinstance(body, bytes) else body.__alloc__())
 
     def begin_window(self, tick: int) -> None:
-        """The rate of a body is measured from here on; `tick` counts seconds."""
+        """Start a window for measuring the rate of a body. `tick` counts seconds."""
         self._window_tick = tick
         self._window_bytes = len(self._body)
 
     def is_slow(self, tick: int) -> bool:
-        """Whether a body comes more slowly than it must. Asked every second."""
+        """Whether a body arrives more slowly than the minimum rate. Called every second."""
         passed_s = tick - self._window_tick
         if self._head is None or passed_s < self._limits.body_window_s:
             return False
@@ -131,12 +133,12 @@ class RequestReader:
         return False
 
     def close(self) -> None:
-        """Read nothing more, and keep nothing of what was read."""
+        """Read no further, and free everything that was read."""
         self.closed = True
         self._reset()
 
     def release(self) -> None:
-        """The connection has ended. Its parser refers to this, and this to the parser."""
+        """The connection has ended: break the reference cycle between this reader and its parser."""
         self.close()
         self._parser = httptools.HttpRequestParser(None)
 
@@ -148,14 +150,14 @@ class RequestReader:
         pieces_max = self._pieces + PART_CHUNKS
         while rest and not self._with_request and not self.closed and self._pieces < pieces_max:
             if self._head is not None and len(rest) <= self._body_declared - len(self._body):
-                return self.feed(rest, whole=True)  # nothing but a piece of the body
+                return self.feed(rest, whole=True)  # only a piece of the body
             self.feed(rest[:PART_BYTES])
             rest = rest[PART_BYTES:]
         # An empty view, too, would keep all of `data` in memory.
         return rest if rest and not self.closed else b""
 
     def _check_part(self) -> None:
-        """A request is not whole yet. Is what there is of it within the limits?"""
+        """Check the limits for a request that is not complete yet."""
         if self.closed:
             self._reset()
             return
@@ -174,8 +176,9 @@ class RequestReader:
             self._connection.refuse(400, "The request's body arrives in too many small chunks. Send larger chunks.")
 
     def _decline_upgrades(self, rest: memoryview) -> None:
-        """No other protocol is offered, and a wish for one may be ignored. httptools does not read on then: a new
-        parser gets the head again, without the wish, and what is behind it, where there may be the next wish.
+        """Ignore a request to upgrade to another protocol: none is supported. httptools stops parsing at an upgrade, so
+        a new parser gets the head again without the upgrade headers, then the bytes that follow, which may contain the
+        next upgrade.
         """
         while not self.closed:
             if self._parser.get_method() == b"CONNECT":
@@ -225,7 +228,7 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         if self.closed or self._parser.should_upgrade():
-            return  # the head is read again without its wish, see _decline_upgrades
+            return  # the head is parsed again without the upgrade, see _decline_upgrades
         headers = self._headers
         limits = self._limits
         if self._repeated or len(headers) > limits.headers_max:
@@ -268,7 +271,7 @@ class RequestReader:
         kept += body
 
     def on_message_complete(self) -> None:
-        if self._head is None:  # refused, or read again
+        if self._head is None:  # refused, or parsed again
             return
         if len(self._body) > self._body_bytes_max:
             self._refuse_body()
@@ -282,7 +285,7 @@ class RequestReader:
 
     def _request(self, body: bytes, *, keep_alive: bool) -> Request:
         target = self.target
-        if not target.startswith(b"/"):  # as a proxy writes it, or OPTIONS *
+        if not target.startswith(b"/"):  # in the form used for proxies, or OPTIONS *
             scheme, _, rest = target.partition(b"://")
             target = b"/" + rest.partition(b"/")[2] if rest and scheme in (b"http", b"https") else b"/"
         path, _, query = target.decode("latin-1").partition("?")
@@ -300,7 +303,7 @@ class RequestReader:
         return request
 
     def _measure_head(self, body_declared: int) -> int:
-        """How long a head is that has come whole; 0 if it is small, and what came with it is its body."""
+        """The length of a head that arrived complete; 0 if it is small and the bytes after it are its body."""
         if self._unmetered_bytes - min(body_declared, PART_BYTES) <= SMALL_HEAD_BYTES:
             return 0
         headers = self._headers
@@ -335,7 +338,7 @@ class RequestReader:
         self._connection.refuse(431, "The request's header section is too large.")
 
     def _refuse_body(self) -> None:
-        """One that cannot be let in anyway is answered as it would be with its body."""
+        """Refuse a body that is too large. A request that would be refused anyway gets that answer instead."""
         if self._body_bytes_max < self._limits.body_bytes_max:
             self._connection.take_last(self._request(b"", keep_alive=False))
         else:

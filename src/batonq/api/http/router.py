@@ -1,4 +1,4 @@
-"""Which handler a request goes to: pages with a path of their own, what is under a prefix, or one application."""
+"""Chooses the handler of a request: by exact path, by prefix, or the default application."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ ACTION = "Action="
 
 
 class Router:
-    """Exact paths first, then those under a prefix, then the default.
+    """Looks for a prefix first, then for an exact path, then uses the default.
 
-    A request that names an Action is the default's, whatever its path; but what is under a prefix is its owner's alone.
+    A request with an Action parameter goes to the default, whatever its path, except below a prefix.
     """
 
     def __init__(self, default: Handler) -> None:
@@ -27,7 +27,7 @@ class Router:
             self._routes[method, path] = handler
 
     def mount_under(self, prefix: str, handler: Handler) -> None:
-        """`prefix`, which is one name such as `/v1`, and every path below it, with every method."""
+        """Mount a handler at `prefix`, a single name such as `/v1`, and at every path below it, for every method."""
         if prefix.count("/") != 1 or not prefix.startswith("/"):
             raise ValueError(f"{prefix} is not one name after a slash")
         if prefix in self._prefixes:
@@ -46,7 +46,7 @@ class Router:
 
 
 def direct_under(prefix: str, under: Direct, default: Direct) -> Direct:
-    """The same for what is answered without a task: `under` for paths below a prefix, else `default`."""
+    """Like the router, for requests answered without a task: `under` for paths below a prefix, else `default`."""
     start = prefix + "/"
 
     def direct(request: Request, reply: Reply) -> bool:

@@ -1,4 +1,4 @@
-"""The listening side: accepts connections, keeps their number and size in bounds, and stops cleanly."""
+"""The listening side: accepts connections, limits their number and memory, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from batonq.api.http.messages import Direct, Handler, Heads, Refusal, Request, p
 from batonq.api.http.usage import AddressUsage, Usage
 
 TICK_S = 1.0
-HANDSHAKE_S = 10.0  # a client that does not get on with TLS
+HANDSHAKE_S = 10.0  # for a client that does not complete the TLS handshake
 
 logger = logging.getLogger("batonq.http")
 
 
 class HttpCounters:
-    """Numbers since the start, for metrics."""
+    """Counts since the start, for metrics."""
 
     __slots__ = ("failures", "refused_connections", "refused_requests", "requests")
 
     def __init__(self) -> None:
         self.refused_connections = 0
-        self.requests = 0  # handed to a handler
-        self.refused_requests = 0  # not HTTP, too large, too slow, or not let in
-        self.failures = 0  # a handler raised
+        self.requests = 0  # passed to a handler
+        self.refused_requests = 0  # not HTTP, too large, too slow, or refused by the gate
+        self.failures = 0  # a handler raised an exception
 
 
 class HttpServer:
-    """Serves `resolve(request)`'s handlers. One task a connection; one request in work a connection."""
+    """Serves requests with the handlers that `resolve(request)` returns. Each connection has one task and at most one
+    request in progress.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,8 @@ class HttpServer:
         self.resolve = resolve
         self.direct = direct
         self.gate = gate
-        # How a request is refused that no handler sees: its target as far as it came, a status and a text.
+        # Makes the response to a refused request that no handler sees, from its target as far as it was received, a
+        # status and a text.
         self.refusal: Refusal = lambda target, status, text: plain(status, text, close=True)
         self.limits = limits or HttpLimits()
         self.counters = HttpCounters()
@@ -55,8 +58,8 @@ class HttpServer:
         self.heads = Heads()
         self.scheme = "http"
         self.stopping = False
-        self.tick = 0  # seconds since the start, counted by the sweep: cheaper than asking a clock for each request
-        self.port = 0  # the one that is listened on
+        self.tick = 0  # seconds since the start, counted by the sweep: cheaper than a clock call per request
+        self.port = 0  # the port that the server listens on
         self.loop: asyncio.AbstractEventLoop
         self._connections: set[Connection] = set()
         self._servers: list[asyncio.Server] = []
@@ -72,7 +75,9 @@ class HttpServer:
         backlog: int = 1024,
         reuse_port: bool = False,
     ) -> None:
-        """`reuse_port`: other processes listen on the same address, and the system spreads connections over them."""
+        """With `reuse_port`, other processes listen on the same address, and the operating system balances the
+        connections.
+        """
         self._begin()
         self.scheme = "https" if ssl is not None else "http"
         self._servers = [
@@ -83,7 +88,7 @@ class HttpServer:
         self.port = self._servers[0].sockets[0].getsockname()[1]
 
     async def start_here(self, listening: socket.socket, *, backlog: int = 1024) -> None:
-        """Serve on a Unix socket that is bound already."""
+        """Serve on a Unix socket that is already bound."""
         self._begin()
         self._servers = [await self.loop.create_unix_server(self._connection, sock=listening, backlog=backlog)]
 
@@ -96,8 +101,8 @@ class HttpServer:
         return Connection(self)
 
     async def renew(self, ssl: tls.SSLContext, *, backlog: int = 1024) -> None:
-        """Take another certificate for connections to come. Those that are open go on with the one they have, and
-        nobody is turned away meanwhile: the listening socket stays the same.
+        """Use another certificate for new connections. Open connections keep theirs. No connection is refused
+        meanwhile, since the listening socket stays the same.
         """
         assert self.scheme == "https" and not self.stopping
         before = self._servers
@@ -116,7 +121,7 @@ class HttpServer:
         return len(self._connections)
 
     def stop_accepting(self) -> None:
-        """No new connections, no new requests; what is in work goes on. Idle connections are closed."""
+        """Accept no new connections and no new requests. Requests in progress continue; idle connections are closed."""
         self.stopping = True
         for server in self._servers:
             server.close()
@@ -124,7 +129,7 @@ class HttpServer:
             connection.finish()
 
     async def stop(self, grace_s: float = 10.0) -> None:
-        """Stop accepting, wait for what is in work for at most `grace_s`, then cut off the rest."""
+        """Stop accepting, wait at most `grace_s` for the requests in progress, then close all connections."""
         self.stop_accepting()
         if self._connections:
             try:
@@ -142,7 +147,7 @@ class HttpServer:
             await server.wait_closed()
 
     def opened(self, connection: Connection, address: str) -> AddressUsage | None:
-        """What its address takes; None when there is no room for this connection."""
+        """The usage of the connection's address; None when the limits allow no further connection."""
         full = self.stopping or len(self._connections) >= self.limits.connections_max
         usage = None if full else self.usage.enter(address)
         if usage is None:

@@ -1,9 +1,8 @@
-"""How many connections and how much memory clients take, in all and per address, and who has to go when it is too much.
+"""Counts connections and memory, in total and per address, and decides which request to drop when memory is short.
 
-Memory is charged in real bytes: for a request that is being received, from its first part on, for a whole one until it
-is answered, and for an answer that its client does not read. When there is no room, the request that has been arriving,
-or the answer that has been leaving, for the longest gives way: a client that stalls is always older than one that sends
-or reads.
+Memory is charged in real bytes: for a request from its first part until it is answered, and for a response until the
+client has read it. When memory is short, the request that has been arriving for the longest time, or the response that
+has been leaving for the longest time, is dropped: a client that stalls is always older than one that sends or reads.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from typing import Protocol
 
 from batonq.api.http.limits import HttpLimits
 
-LOCAL = "local"  # clients by a Unix socket
+LOCAL = "local"  # clients on a Unix socket
 
 
 class Receiving(Protocol):
-    """A connection whose request has not arrived whole, or whose answer has not left."""
+    """A connection whose request is not complete, or whose response is not sent completely."""
 
     def give_way(self) -> None:
-        """Refuse the request that is being received, or give the answer up, and free what it takes."""
+        """Refuse the request being received, or drop the response, and free its memory."""
 
 
 class AddressUsage:
-    """What the clients at one address take."""
+    """The resources used by the clients at one address."""
 
     __slots__ = ("bytes_held", "connections", "receiving")
 
     def __init__(self) -> None:
         self.bytes_held = 0
         self.connections = 0
-        self.receiving: dict[Receiving, None] = {}  # the oldest first
+        self.receiving: dict[Receiving, None] = {}  # oldest first
 
 
 class Usage:
@@ -41,10 +40,10 @@ class Usage:
         self.address_bytes_max = limits.address_bytes_max
         self._address_connections_max = limits.address_connections_max
         self._addresses: dict[str, AddressUsage] = {}
-        self._receiving: dict[Receiving, None] = {}  # the oldest first
+        self._receiving: dict[Receiving, None] = {}  # oldest first
 
     def enter(self, address: str) -> AddressUsage | None:
-        """Count a new connection; None when its address has too many."""
+        """Count a new connection. Returns None when its address has too many."""
         usage = self._addresses.get(address)
         if usage is None:
             usage = self._addresses[address] = AddressUsage()
@@ -60,7 +59,7 @@ class Usage:
             del self._addresses[address]
 
     def begin(self, usage: AddressUsage, connection: Receiving) -> None:
-        """A request of this connection has begun to arrive, and is not whole; or its answer has begun to leave."""
+        """A request of this connection has begun to arrive and is not complete, or its response has begun to leave."""
         usage.receiving[connection] = None
         self._receiving[connection] = None
 
@@ -69,7 +68,9 @@ class Usage:
         self._receiving.pop(connection, None)
 
     def make_room(self, usage: AddressUsage, newest: Receiving) -> bool:
-        """Let older requests go until what is held is within the limits. False: there is no room for `newest`."""
+        """Drop older requests until the held memory is within the limits. Returns False when there is no room for
+        `newest`.
+        """
         while usage.bytes_held > self.address_bytes_max:
             if not _shed(usage.receiving, newest):
                 return False
@@ -84,12 +85,12 @@ def _shed(receiving: dict[Receiving, None], newest: Receiving) -> bool:
     if oldest is newest:
         return False
     oldest.give_way()
-    receiving.pop(oldest, None)  # it has left by itself: with this a loop ends in any case
+    receiving.pop(oldest, None)  # usually removed already; this makes sure that the loop ends
     return True
 
 
 def address_of(peer: object) -> str:
-    """What is one client: an IPv4 address, the network of an IPv6 address, or this machine by a Unix socket."""
+    """The key that identifies a client: an IPv4 address, the network of an IPv6 address, or LOCAL for a Unix socket."""
     if not isinstance(peer, tuple):
         return LOCAL
     host = str(peer[0])

@@ -1,4 +1,4 @@
-"""The REST application: a request to its operation, and the outcome back as an answer or a problem."""
+"""The REST application: finds the operation of a request, runs it, and returns its answer or a problem."""
 
 from __future__ import annotations
 
@@ -38,28 +38,29 @@ _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
 }
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 ADDRESSES_MAX = 10_000
-ADDRESS_LENGTH_MAX = 320  # of an address that is kept: a queue's name has 80 characters, each of them may be escaped
-PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of them may be escaped
-PARTS_MAX = 6  # of a path, of those that there are
+ADDRESS_LENGTH_MAX = 320  # longer paths are not cached; a queue name has 80 characters, each of which may be escaped
+PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of which may be escaped
+PARTS_MAX = 6  # no operation's path has more parts
 
 logger = logging.getLogger("batonq.rest")
 Undo = Callable[[], None] | None
 
 
 class RestApp:
-    """Handles requests: `begin` operations on messages from the HTTP server, which need no task of their own, and
-    `handle` any request, also from within the process. `calls` counts, for metrics.
+    """Handles requests. `begin` starts operations on messages for the HTTP server; they need no asyncio task of their
+    own. `handle` runs any request, including requests from within the process. `calls` counts requests by operation,
+    for metrics.
     """
 
     def __init__(self, broker: Broker, *, wall: Callable[[], float] = time) -> None:
         self.broker = broker
         self.access: Access = OpenAccess(broker.account) if broker.dev else SignedAccess(broker, wall)
         self.calls = {operation.name: 0 for operation in OPERATIONS}
-        self.errors: dict[str, int] = {}  # by code
+        self.errors: dict[str, int] = {}  # number of errors by code
         self._negotiator = Negotiator()
         self._heads = Heads()
         self._tasks: set[asyncio.Task[None]] = set()
-        # path → an operation on messages, and what the path names
+        # path → an operation on messages, and the names in the path
         self._addresses: BoundedCache[str, tuple[Operation, str, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
         self._rates = RateBook()
         self._routes: dict[str, dict[str, Operation]] = {}
@@ -67,7 +68,7 @@ class RestApp:
             self._routes.setdefault(operation.path, {})[operation.method] = operation
 
     def begin(self, request: Request, reply: Reply) -> bool:
-        """Start an operation on messages; it is answered by `reply`. False: it is no such request."""
+        """Start an operation on messages, which answers through `reply`. Returns False for any other request."""
         found = self._addresses.get(request.path) or self._address(request)
         if found is None or request.method != found[0].method or request.query:
             return False
@@ -106,7 +107,7 @@ class RestApp:
         return None if operation is None or operation.start is None else (operation, name, token)
 
     def _start(self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None]) -> None:
-        """Start an operation; once more, with a catalog that is up to date, when its queue does not exist."""
+        """Start an operation. If its queue is not found, refresh the catalog and retry once."""
 
         def answered(outcome: Answer | BatonError, undo: Undo = None) -> None:
             if isinstance(outcome, QueueDoesNotExist):
@@ -120,7 +121,7 @@ class RestApp:
         try:
             start(call, finish)
         except BatonError as problem:
-            finish(problem.with_traceback(None))  # which would keep the request
+            finish(problem.with_traceback(None))  # a traceback would keep the request in memory
         except Exception as problem:
             finish(call.fault(problem))
 
@@ -128,7 +129,7 @@ class RestApp:
         self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None], problem: BatonError
     ) -> None:
         try:
-            is_newer = await self.broker.refresh()  # what is known is out of date in a cluster at most
+            is_newer = await self.broker.refresh()  # the catalog can be out of date only in a cluster
         except Exception as refused:
             answer(refused if isinstance(refused, BatonError) else call.fault(refused), None)
         else:
@@ -143,7 +144,7 @@ class RestApp:
         task.add_done_callback(self._tasks.discard)
 
     def _forms(self, request: Request) -> tuple[Codec, Codec]:
-        """The forms that the request is in, and that its answer should be in."""
+        """The formats of the request and of its answer."""
         given = self._negotiator.given(request)
         return given, self._negotiator.wanted(request, given)
 
@@ -175,7 +176,7 @@ class RestApp:
             return self.refused(self._fault(request, problem), wanted)
 
     async def _answer(self, call: Call, operation: Operation) -> Response:
-        """Run an operation and encode its answer. If there is none, what was leased for it is the next one's."""
+        """Run an operation and encode its answer. If no answer can be sent, the messages leased for it are released."""
         if operation.start is not None:
             return await self._answer_started(call, operation.start)
         assert operation.run is not None
@@ -183,11 +184,11 @@ class RestApp:
             try:
                 answer = await operation.run(call)
             except QueueDoesNotExist:
-                if not await self.broker.refresh():  # it is out of date in a cluster at most
+                if not await self.broker.refresh():  # the catalog can be out of date only in a cluster
                     raise
                 answer = await operation.run(call)
             return _response(answer, call.wanted)
-        except (Exception, asyncio.CancelledError):  # the latter when the client has gone
+        except (Exception, asyncio.CancelledError):  # CancelledError: the client has disconnected
             if call.give_back is not None:
                 await call.give_back()
             raise
@@ -204,17 +205,17 @@ class RestApp:
         self._start(call, start, answered)
         try:
             outcome, undo = await answer
-        except asyncio.CancelledError:  # the client has gone
+        except asyncio.CancelledError:  # the client has disconnected
             if call.request.abandon is not None:
                 call.request.abandon()
-            if answer.done() and not answer.cancelled():  # it came at the same time
+            if answer.done() and not answer.cancelled():  # the outcome arrived at the same time
                 answered(*answer.result())
             raise
         if isinstance(outcome, BatonError):
             try:
                 raise outcome
             finally:
-                del outcome, answer  # an error that its own traceback leads to would keep the request
+                del outcome, answer  # a cycle between the error and its traceback would keep the request in memory
         try:
             return _response(outcome, call.wanted)
         except Exception:
@@ -232,7 +233,7 @@ class RestApp:
         return problems.respond(error, codec, headers)
 
     def refusal(self, target: bytes, status: int, text: str) -> Response | None:
-        """The answer to a request that the server took no further; None when it is not one of ours."""
+        """The answer to a request that the HTTP server refused; None when its target is not part of this API."""
         kind = {400: InvalidInput, 403: AccessDenied, 413: TooLarge, 503: Unavailable}.get(status)
         if kind is None or not target.startswith(b"/v1/"):
             return None
@@ -241,7 +242,7 @@ class RestApp:
         return response
 
     def _page(self, request: Request) -> Response:
-        """A document about the interface: anybody may read it, and it has one form."""
+        """A page about the API. It needs no credentials and has only one format."""
         if request.method not in ("GET", "HEAD"):
             raise _WrongMethod(request.method, ("GET",))
         if request.path in _PAGES:
@@ -255,7 +256,7 @@ class RestApp:
     # --- which operation
 
     def _find(self, request: Request) -> tuple[Operation, str, str]:
-        """The operation, and what its address names: a queue or a job, and a receipt."""
+        """The operation, and the names in its path: of a queue or a job, and a receipt."""
         path, name, token = template(request.path)
         methods = self._routes.get(path)
         if methods is None:
@@ -274,12 +275,12 @@ class _WrongMethod(MethodNotAllowed):
 
 
 def _told(problem: BatonError | SqsError) -> BatonError:
-    """Who signs requests is told apart as for SQS."""
+    """A request that fails authentication raises an SqsError, as for SQS. REST reports it as AccessDenied."""
     return AccessDenied(problem.message) if isinstance(problem, SqsError) else problem
 
 
 def template(path: str) -> tuple[str, str, str]:
-    """The address with its names taken out, as operations have it: `/v1/queues/{queue}:purge`, `orders`, and so on."""
+    """The path as a template, such as `/v1/queues/{queue}:purge`, and the names taken out of it, such as `orders`."""
     parts = path.split("/", PARTS_MAX)
     count = len(parts)
     if count < 4 or parts[1] != "v1":

@@ -1,4 +1,4 @@
-"""The two forms of a body, JSON and MessagePack: which one a request is in, and which one its answer should be in."""
+"""The two formats of bodies, JSON and MessagePack, and the choice between them for a request and its answer."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from batonq.errors import InvalidInput, NotAcceptable, TooLarge, UnsupportedMedi
 from batonq.node.bounded_cache import BoundedCache
 
 T = TypeVar("T")
-KEPT_MAX = 256  # different header values whose meaning is remembered
-KEPT_LENGTH_MAX = 256  # and how long one may be
-RANGES_MAX = 64  # of an Accept header that are looked at
-PARAMETERS_MAX = 8  # of each of them
+KEPT_MAX = 256  # maximum number of cached header values
+KEPT_LENGTH_MAX = 256  # longer header values are not cached
+RANGES_MAX = 64  # of an Accept header; further ranges are ignored
+PARAMETERS_MAX = 8  # per range; further ones are ignored
 WEIGHT = WeightLimit(brackets_max=100_000, separators_max=200_000)
 PACKED_WEIGHT = PackedWeightLimit(values_max=100_000)
 
 
 class Codec:
-    """One form. Decoders are made once for each type."""
+    """One format. Decoders are created once per type."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Codec:
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
     def decode(self, data: bytes, shape: type[T]) -> T:
-        """The value in `data`. Raises InvalidInput, which says where it is not what it should be."""
+        """Decode `data`. Raises InvalidInput, which says where the value is invalid."""
         self.check_weight(data)
         try:
             value: T = self.decoder(shape)(data)
             if self is JSON and not data.isascii():
-                data.decode()  # values that are kept as they came were not looked into
+                data.decode()  # checks UTF-8, since raw values were not decoded
         except (msgspec.ValidationError, msgspec.DecodeError) as problem:
             raise InvalidInput(f"The request's body is not valid: {explain(str(problem), shape.__name__)}.") from None
         except UnicodeDecodeError:
@@ -95,19 +95,19 @@ _ACCEPTED = {
     "application/problem+json": JSON,
     "application/problem+msgpack": MSGPACK,
 }
-# The last one is what history is served as: errors about it come in the request's form.
+# The last one is the format of history. Errors about history come in the request's format.
 _ANY = ("*/*", "application/*", "application/vnd.baton.frames")
 
 
 class Negotiator:
-    """Reads Content-Type and Accept; a client sends the same ones again and again, so their meaning is kept."""
+    """Parses Content-Type and Accept. Clients repeat the same values, so the results are cached."""
 
     def __init__(self) -> None:
         self._types: BoundedCache[bytes, Codec] = BoundedCache(KEPT_MAX, KEPT_LENGTH_MAX)
         self._accepts: BoundedCache[bytes, Codec | None] = BoundedCache(KEPT_MAX, KEPT_LENGTH_MAX)
 
     def given(self, request: Request) -> Codec:
-        """The form that the request's body is in."""
+        """The format of the request's body."""
         header = request.headers.get(b"content-type")
         if header is None:
             return JSON
@@ -125,7 +125,7 @@ class Negotiator:
         return codec
 
     def wanted(self, request: Request, given: Codec) -> Codec:
-        """The form that the answer should be in; the request's own when any will do."""
+        """The format for the answer; the request's own format when the client accepts any."""
         header = request.headers.get(b"accept")
         if header is None:
             return given
@@ -139,7 +139,7 @@ class Negotiator:
 
 
 def _best(accept: str) -> tuple[Codec | None, bool]:
-    """The form with the highest weight, the first of equals; and whether any form will do."""
+    """The format with the highest weight (the first of equals), and whether the client accepts any format."""
     best: Codec | None = None
     best_weight = any_weight = 0.0
     for part in accept.split(",", RANGES_MAX)[:RANGES_MAX]:

@@ -1,8 +1,8 @@
-"""What a message holds, between REST, the log and SQS: bodies, attributes and the trace it belongs to.
+"""Conversion of message contents between REST, the log and SQS: bodies, attributes and traces.
 
-A body is kept as text, as the text of a JSON value, or as bytes. A JSON string is text, so that what SQS sends is a
-string for REST, and the reverse; every other JSON value is kept as it was written. docs/reference/rest-api.md has the
-whole table, and tests/rest/test_mapping.py a test for each row.
+A body is stored as text, as the text of a JSON value, or as bytes. A JSON string is stored as text, so a body sent over
+SQS is a string in REST, and the reverse. Every other JSON value is stored as it was written. docs/reference/rest-api.md
+has the whole table, and tests/rest/test_mapping.py has a test for each row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_json = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.encode
-LONG_NUMBER_DIGITS = 19  # an integer with fewer has less than 64 bits
+LONG_NUMBER_DIGITS = 19  # an integer with fewer digits fits into 64 bits
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_NUMBER_DIGITS)
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -44,7 +44,7 @@ _SIMPLE = frozenset((str, int, bool, type(None)))
 
 
 def body_from_json(raw: bytes) -> tuple[bytes, int]:
-    """What is kept of a JSON value, and what it is."""
+    """The bytes to store for a JSON value, and their content type."""
     if raw[:1] == b'"':
         return _text(raw), _TEXT
     problem = json_text.problem_of(raw)
@@ -61,7 +61,7 @@ def _text(raw: bytes) -> bytes:
 
 
 def body_from_value(value: Any) -> tuple[bytes, int]:
-    """The same of a value that MessagePack brought."""
+    """Like `body_from_json`, for a value decoded from MessagePack."""
     kind = type(value)
     if kind is bytes:
         return value, _BYTES
@@ -72,7 +72,9 @@ def body_from_value(value: Any) -> tuple[bytes, int]:
 
 
 def _check_value(value: Any, depth: int) -> None:
-    """Is it a JSON value? MessagePack knows more, and what JSON has no form for would come back as something else."""
+    """Check that a value can be represented in JSON. MessagePack has more types, and those would come back as something
+    else.
+    """
     kind = type(value)
     if kind in _SIMPLE:
         return
@@ -123,7 +125,7 @@ def _bytes_of(text: str, field: str) -> bytes:
 
 
 def value_of(body: bytes, content: int) -> Any:
-    """The body for MessagePack."""
+    """The body as a value for MessagePack."""
     if content == _BYTES:
         return body
     if content == _TEXT:
@@ -131,13 +133,13 @@ def value_of(body: bytes, content: int) -> Any:
     if not _LONG_NUMBER.search(body):
         try:
             return _decode_json(body)
-        except ValueError:  # a number beyond a double's range, which JSON allows
+        except ValueError:  # a number beyond the range of a double, which JSON allows
             pass
     return json.loads(body, parse_int=_fitting)
 
 
 def _fitting(text: str) -> int | float:
-    """MessagePack has integers of 64 bits; a larger one becomes the nearest double, as most JSON readers make it."""
+    """MessagePack has integers of 64 bits. A larger integer becomes the nearest double, as in most JSON parsers."""
     if len(text) < LONG_NUMBER_DIGITS:
         return int(text)
     value = int(text) if len(text) <= LONG_NUMBER_DIGITS + 2 else 1 << 64
@@ -152,7 +154,7 @@ def base64_of(body: bytes) -> str:
 
 
 def attributes_from(values: Mapping[str, Any]) -> list[Attribute]:
-    """Attributes as they are kept: text is String for SQS, a number is Number, bytes are Binary."""
+    """Attributes as they are stored: text has the SQS type String, a number Number, and bytes Binary."""
     return [_attribute(name, value) for name, value in values.items()]
 
 
@@ -189,7 +191,7 @@ def _attribute(name: str, value: Any) -> Attribute:
 
 
 def attributes_of(encoded: bytes, *, binary: bool) -> dict[str, Any]:
-    """Attributes for REST. Baton's own are left out: what they say stands in the message's fields."""
+    """Attributes for REST. Baton's own attributes are left out, since fields of the message hold their values."""
     return {
         row.name: _value(row, binary=binary) for row in decode_attributes(encoded) if not row.name.startswith(PREFIX)
     }
@@ -200,7 +202,7 @@ def _value(row: Attribute, *, binary: bool) -> Any:
         return row.value if binary else {"base64": base64_of(row.value)}
     if row.data_type.partition(".")[0] == "Number":
         if not binary and _JSON_NUMBER.fullmatch(row.value):
-            return Raw(row.value)  # with all its digits
+            return Raw(row.value)  # keeps all digits
         return _number(row.value.decode())
     return row.value.decode()
 
@@ -216,7 +218,9 @@ def _number(text: str) -> Any:
 
 
 def legible(text: str) -> str:
-    """A text that every protocol can carry: reasons are often what some other program printed, colours and all."""
+    """Replace the characters that a protocol cannot carry: reasons are often output of other programs, with terminal
+    colours.
+    """
     if text.isprintable() or allowed(text.encode()):
         return text
     return "".join(letter if allowed(letter.encode()) else "\ufffd" for letter in text)
@@ -230,14 +234,14 @@ _XRAY_PARENT = re.compile(r"(?:^|;)Parent=([0-9a-f]{16})(?:;|$)")
 
 
 def trace_from(traceparent: str | None, tracestate: str | None) -> str:
-    """Both headers in one text; SQS shows it as AWSTraceHeader."""
+    """Both headers as one text, which SQS clients receive as AWSTraceHeader."""
     if not traceparent:
         return ""
     return f"{traceparent} {tracestate}" if tracestate else traceparent
 
 
 def trace_of(trace: str) -> tuple[str, str]:
-    """traceparent and tracestate of a message; an X-Ray header that SQS brought is put into the W3C's form."""
+    """The traceparent and tracestate of a message. An X-Ray header sent over SQS is converted to the W3C form."""
     found = _TRACE.fullmatch(trace)
     if found is not None:
         return found[1], found[2] or ""

@@ -1,6 +1,6 @@
-"""What is wrong with a request's body, in words that its sender uses: where, what it must be, and what the field means.
+"""Errors about a request's body, in terms of JSON: which field is wrong, what it must be, and what it means.
 
-The decoder speaks of its own types ("Expected `float` >= 0.0 - at `$.delaySeconds`"). People send JSON.
+The decoder reports its own types ("Expected `float` >= 0.0 - at `$.delaySeconds`"). Clients send JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 def explain(problem: str, shape: str) -> str:
-    """What the decoder said about a body of the type `shape`, as a sentence or two without the last full stop."""
+    """Reword the decoder's error about a body of type `shape`: one or two sentences without the final full stop."""
     where = _WHERE.search(problem)
     path = where.group(1).lstrip(".") if where else ""
     what = problem[: where.start()] if where else problem

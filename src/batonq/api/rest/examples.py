@@ -1,4 +1,6 @@
-"""A request of each operation that takes a body, for the OpenAPI document and its page. A test sends them all."""
+"""An example request for each operation that takes a body, for the OpenAPI document and its page. A test sends them
+all.
+"""
 
 from __future__ import annotations
 

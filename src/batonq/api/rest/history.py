@@ -1,4 +1,4 @@
-"""GET /v1/history: which frames every shard has, and the frames themselves, as they lie in the log."""
+"""GET /v1/history: the range of frames that each shard has, and the frames themselves as they are in the log."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _seconds(text: str | None) -> float:
 
 
 def _only_for_the_server(call: Call) -> None:
-    """History has the messages of all accounts, so a signature by one of them is not enough."""
+    """History contains the messages of all accounts, so the signature of one account is not sufficient."""
     if not call.broker.dev and call.caller.account != call.broker.account:
         raise AccessDenied(
             "History contains the messages of all accounts. Use a key of the server's own account, "

@@ -1,7 +1,7 @@
-"""`Idempotency-Key`: the same request again is answered as the first time, and makes no second message.
+"""`Idempotency-Key`: a repeated request gets the first answer again and stores no second message.
 
-It is about the request, and the key is the client's; `deduplicationKey` is about the message, whoever sends it. The
-keys are kept by the queue's shard, in its log, so that they hold across restarts (core/shard/send_commands.py).
+The key identifies the request and is chosen by the client. `deduplicationKey` identifies the message, whoever sends it.
+The queue's shard stores the keys in its log, so they survive restarts (core/shard/send_commands.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ REPLAYED = ("Idempotency-Replayed", "true")
 
 
 def once_of(call: Call, operation: str) -> Once | None:
-    """The request as its client named it; None: it is not named."""
+    """The request's idempotency key and a hash of its content; None when the request has no key."""
     name = key_of(call.request)
     if not name:
         return None
-    # Not what was read of the request but its bytes: a retry is the same request, to the byte.
+    # Hash the bytes of the request and not its decoded value: a retry is identical to the byte.
     content = blake2b(call.request.body, digest_size=16, person=operation.encode()[:16]).hexdigest()
     return call.broker.once(name, content)
 
@@ -34,12 +34,12 @@ def headers_of(sent: Sent) -> tuple[tuple[str, str], ...]:
 
 
 def conflict_of(sent: Sent) -> IdempotencyConflict | None:
-    """The error that the whole request has when its name stands for another one."""
+    """The error for the whole request when its key was used before for a different request."""
     return next((result for result in sent.each if isinstance(result, IdempotencyConflict)), None)
 
 
 def key_of(request: Request) -> str:
-    """The request's name; empty when it has none. Raises InvalidInput."""
+    """The request's idempotency key; empty when it has none. Raises InvalidInput."""
     value = request.headers.get(HEADER)
     if value is None:
         return ""

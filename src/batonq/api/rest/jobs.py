@@ -1,4 +1,4 @@
-"""Redrive: moving dead letters on, with progress, and the jobs that do it."""
+"""Redrive: operations to move dead letters, and to list, pause, resume and cancel the jobs that move them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batonq.node.jobs.job_control import JobStatus, Redrive
 from batonq.node.jobs.redrive_filter import SELECTION_BYTES_MAX, SelectionTooLong
 from batonq.node.jobs.redrive_scan import Sample
 
-ID_BYTES_MAX = 64  # that a message id takes in a request, with what is around it
+ID_BYTES_MAX = 64  # of a message id in a request, with its quotes and separators
 
 
 async def redrive(call: Call) -> Answer:
@@ -43,14 +43,14 @@ async def redrive(call: Call) -> Answer:
 
 
 def _check_size(call: Call, chosen: RedriveFilter | None) -> None:
-    """What is much too long is not looked into. It may have white space, and ids of messages."""
+    """Refuse a selection that is much too long before it is examined. White space and message ids are allowed for."""
     ids = len(chosen.message_ids or ()) if chosen is not None else 0
     if len(call.request.body) > 2 * SELECTION_BYTES_MAX + ids * ID_BYTES_MAX:
         raise SelectionTooLong
 
 
 def _target(call: Call, name: str) -> Queue:
-    """404 would say that there is no such source: what the body names is the request's own fault."""
+    """The target queue. If it is missing, the request is invalid: a 404 would mean that the source is missing."""
     try:
         return find_queue(call, name)
     except QueueDoesNotExist as problem:
@@ -65,14 +65,14 @@ def _edit(given: RedriveEdit | None) -> dict[str, Any]:
     if given is None:
         return {}
     if given.set_attributes:
-        attributes_from(given.set_attributes)  # the same rules as for a message that is sent
+        attributes_from(given.set_attributes)  # checks the same rules as for a sent message
     if given.replace_body is not UNSET:
         body_from_value(given.replace_body)
     return _said(given)
 
 
 def _said(given: RedriveFilter | RedriveEdit) -> dict[str, Any]:
-    """The fields that were given, as the job engine takes them: names and values of the wire."""
+    """The fields that the request set, with their names and values on the wire, as the job engine expects."""
     values: dict[str, Any] = msgspec.to_builtins(given, builtin_types=(bytes,))
     return {name: value for name, value in values.items() if value is not None or name == "replaceBody"}
 

@@ -1,6 +1,6 @@
-"""What the holder of a lease does with it: ack, nack, change its visibility, one or a batch.
+"""Operations on leases: ack, nack and change visibility, one at a time or in a batch.
 
-A receipt counts only while its lease is the current one, whatever the queue's setting for SQS clients is.
+A receipt is valid only while its lease is the current one, whatever the queue's setting for SQS clients is.
 """
 
 from __future__ import annotations

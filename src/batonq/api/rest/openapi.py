@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of operations and from the very types that check requests."""
+"""The OpenAPI document, generated from the table of operations and from the types that validate requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ attributes may also be bytes. Durations end in Seconds, times in Ms (millisecond
 details (RFC 9457) with a stable `code`. In the secured profile requests are signed with AWS Signature Version 4
 (service `sqs` or `baton`).
 """
-# As client generators know it; the development profile asks for none.
+# The form that client generators know. The development profile requires no signature.
 _SIGNATURE = {
     "type": "apiKey",
     "name": "Authorization",
@@ -45,7 +45,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "job": (shapes.JobId, "Id of the job."),
     "shard": (history.ShardNumber, "Number of the shard."),
 }
-# Which answer names what another operation asks for.
+# Links: the field of one operation's answer that names a parameter of another operation.
 _NAME = {"queue": "$response.body#/name"}
 _SAME = {"queue": "$request.path.queue"}
 _LEASED = {**_SAME, "receipt": "$response.body#/messages/0/receiptHandle"}
@@ -180,7 +180,7 @@ def _page(name: str, summary: str, content_type: str) -> dict[str, Any]:
 
 
 def _settled(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """What the types check in their own way, said in the schema's words."""
+    """Complete a schema: add the checks that the types make in code, and the descriptions of the fields."""
     if name in ("Message", "BatchMessage"):
         given = {"required": ["bodyBase64"], "properties": {"bodyBase64": {"type": "string"}}}
         schema = {**schema, "oneOf": [{"required": ["body"]}, given]}

@@ -1,6 +1,6 @@
-"""Every operation: its address and method, what it takes and answers, and what runs it.
+"""The table of operations: path, method, request and answer types, and the function that runs each.
 
-The application finds its way by this table, and the OpenAPI document is made from it.
+The application routes requests by this table, and the OpenAPI document is generated from it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Start = Callable[[Call, Finish], None]
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Operation:
-    name: str  # operationId, and the label of its metrics
+    name: str  # operationId, and the label in metrics
     method: str
     path: str
     summary: str
     run: Run | None = None
-    start: Start | None = None  # of operations on messages: they answer when what they did is committed
+    start: Start | None = None  # for operations on messages, which answer once their records are committed
     takes: Any = None  # the type of the body
     body_needed: bool = True
-    answers: dict[int, Any] = field(default_factory=dict)  # status → the type of the body, None for none
-    errors: tuple[int, ...] = ()  # beside those that every operation has
-    parameters: tuple[tuple[str, Any, str], ...] = ()  # of the address: name, type, meaning
+    answers: dict[int, Any] = field(default_factory=dict)  # status → the type of the body, None for no body
+    errors: tuple[int, ...] = ()  # in addition to those that every operation has
+    parameters: tuple[tuple[str, Any, str], ...] = ()  # of the query string: name, type, meaning
     headers: tuple[tuple[str, Any, str], ...] = ()
-    content: str = ""  # the content type of the answer, when it is neither JSON nor MessagePack
+    content: str = ""  # the answer's content type, when it is neither JSON nor MessagePack
     answer_headers: tuple[tuple[str, str], ...] = ()  # of that answer: name, meaning
 
 

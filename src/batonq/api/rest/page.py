@@ -1,4 +1,4 @@
-"""The OpenAPI document as a page to read: plain HTML, nothing loaded from elsewhere."""
+"""The OpenAPI document as a page for people: plain HTML that loads nothing from other sites."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def page() -> bytes:
 
 
 def problem_page(code: str) -> bytes | None:
-    """What a problem's `type` leads to: its meaning in a few words; None when there is no such code."""
+    """The page that a problem's `type` points to, with a short description; None when the code does not exist."""
     kind = kinds().get(code)
     if kind is None:
         return None
@@ -118,7 +118,7 @@ def _type(name: str, schema: dict[str, Any]) -> list[str]:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A schema in a few words."""
+    """A short description of a schema."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"<a href='#type-{name}'>{name}</a>"
@@ -151,6 +151,6 @@ _LIMITS = (
 
 
 def _text(text: str) -> str:
-    """Escaped, with `code` as code."""
+    """HTML-escaped text, with `code` marked up as code."""
     pieces = escape(text, quote=False).split("`")
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))

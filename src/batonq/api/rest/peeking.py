@@ -1,4 +1,4 @@
-"""GET /v1/queues/{queue}/messages: a look at a queue's messages, whatever their state, without leasing any."""
+"""GET /v1/queues/{queue}/messages: shows a queue's messages in any state, without leasing them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from batonq.node.messages.received import ANSWER_BYTES_MAX
 
 LIMIT_DEFAULT = 10
 STEP = 10  # messages read at a time, so that large ones cannot fill the memory
-LOOKED_AT_MAX = 1_000  # by one request, to find those of a state
+LOOKED_AT_MAX = 1_000  # messages examined per request, to find those in the requested state
 PLACE_MAX = (1 << 53) - 1
 STATES = {name: State[name] for name in get_args(MessageState)}
 

@@ -1,4 +1,4 @@
-"""A queue's fields as REST has them, and its attributes as the catalog keeps them: from one to the other and back."""
+"""Converts a queue between its REST fields and the attributes stored in the catalog."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from batonq.errors import InvalidInput
 from batonq.node.broker import Queue
 from batonq.queue_attributes import ATTRIBUTES, REST_ATTRIBUTES, REST_FIELDS, QueueAttribute, ValueKind, camel
 
-RECEIVES_DEFAULT = 10  # of a queue that has a dead-letter queue and does not say
+RECEIVES_DEFAULT = 10  # default for a queue that has a dead-letter queue
 
-# REST's own defaults, where they are not SQS's.
+# The defaults of REST, where they differ from those of SQS.
 REST_DEFAULTS = {row.name: row.rest_default for row in REST_ATTRIBUTES if row.rest_default}
 
 _decode_retry = msgspec.json.Decoder(shapes.Retry).decode
 
 
 def _write(row: QueueAttribute, value: Any) -> str:
-    """The value of a field as its attribute has it."""
-    if value is None:  # SQS's own numbers and words have no empty value: their default is written out
+    """The attribute's value for a field."""
+    if value is None:  # numbers and words of SQS have no empty value, so their default is written out
         return row.rest_default or ("" if row.removable else row.default or "")
     if row.rest_boolean:
         return row.word if value else next(word for word in row.choices if word != row.word)
@@ -38,7 +38,7 @@ def _write(row: QueueAttribute, value: Any) -> str:
 
 
 def _read(row: QueueAttribute, value: str | None) -> Any:
-    """The value of an attribute as its field has it."""
+    """The field's value for an attribute."""
     if not value:
         return False if row.fifo_only else UNSET
     if row.rest_boolean:
@@ -51,7 +51,7 @@ def _read(row: QueueAttribute, value: str | None) -> Any:
 
 
 def attributes_of(given: shapes.GivenFields) -> dict[str, str]:
-    """The attributes that the given fields stand for, but for those of dead letters."""
+    """The attributes for the given fields, except those of the dead-letter queue."""
     result: dict[str, str] = {}
     for name, rows in REST_FIELDS.items():
         value = getattr(given, name)
@@ -66,7 +66,9 @@ def attributes_of(given: shapes.GivenFields) -> dict[str, str]:
 
 
 def without_fifo_only(attributes: dict[str, str]) -> dict[str, str]:
-    """What a standard queue has no attribute for, and need not be told when it is not wanted."""
+    """The attributes without those that only FIFO queues have. Raises InvalidInput when one of them is not at its
+    default.
+    """
     fifo_only = [row for row in REST_ATTRIBUTES if row.fifo_only and row.name in attributes]
     if any(attributes[row.name] != row.default for row in fifo_only):
         raise InvalidInput("The fields contentBased and perGroup of deduplication can be set only on FIFO queues.")
@@ -78,7 +80,9 @@ def redrive_policy(account: str, target: str, max_receives: int) -> str:
 
 
 def redrive_of(queue: Queue) -> tuple[str, int]:
-    """The dead-letter queue, empty if there is none, and the receives after which a message is dead."""
+    """The dead-letter queue (empty if there is none), and the number of receives after which a message is
+    dead-lettered.
+    """
     values = effective(queue.attributes)
     policy = values.get("RedrivePolicy")
     if not policy:
@@ -88,7 +92,7 @@ def redrive_of(queue: Queue) -> tuple[str, int]:
 
 
 def show(queue: Queue) -> Any:
-    """A queue as REST answers it: `shapes.Queue`."""
+    """A queue as REST returns it: `shapes.Queue`."""
     values = effective(queue.attributes)
     target, receives = redrive_of(queue)
     fields: dict[str, Any] = {"dead_letter_queue": target or UNSET, "max_receive_count": receives}
@@ -116,6 +120,6 @@ def queue_id(queue: Queue) -> str:
 
 
 def field_of(attribute: str) -> str:
-    """The name on the wire of the field that an attribute stands for."""
+    """The wire name of the field for an attribute."""
     row = ATTRIBUTES[attribute]
     return camel(row.parent or row.field)

@@ -1,4 +1,4 @@
-"""What goes wrong, as the client is told it: problem details (RFC 9457), with a code that never changes its meaning."""
+"""Errors as the client sees them: problem details (RFC 9457) with stable codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def problem_of(error: BatonError) -> Problem:
 
 
 def title(kind: type[BatonError]) -> str:
-    """One line that is the same for every problem of a code."""
+    """A one-line title, the same for every problem with this code."""
     for cls in kind.__mro__:
         if cls.__module__ == BatonError.__module__ and cls.__doc__:
             return " ".join(cls.__doc__.split())
@@ -55,7 +55,7 @@ def title(kind: type[BatonError]) -> str:
 
 
 def kinds() -> dict[str, type[BatonError]]:
-    """Every error that has a code of its own, by its code."""
+    """All errors that have their own code, by code."""
     found: dict[str, type[BatonError]] = {}
     waiting: list[type[BatonError]] = [BatonError]
     while waiting:
@@ -71,7 +71,7 @@ def item_error(error: BatonError) -> ItemError:
 
 
 def respond(error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """The answer that tells of an error; one that passes by itself says when to try again."""
+    """The response for an error. For a temporary error it says when to retry."""
     problem = problem_of(error)
     retry_after_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S.get(problem.status)
     if retry_after_s is not None:

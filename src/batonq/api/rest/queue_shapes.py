@@ -50,7 +50,7 @@ Retry = Exponential | Schedule
 
 
 class GivenFields(Protocol):
-    """The fields of QueueChanges and QueueSpec that are read by name."""
+    """The fields that are read by name, of QueueChanges and QueueSpec."""
 
     max_receive_count: int | UnsetType | None
     dead_letter_queue: str | UnsetType | None
@@ -58,13 +58,13 @@ class GivenFields(Protocol):
 
 
 class SpecFields(GivenFields, Protocol):
-    """The same of QueueSpec."""
+    """The fields that are read by name, of QueueSpec only."""
 
     name: str
     mode: Literal["STANDARD", "FIFO"]
 
 
-# Attributes that REST has in a form of its own: what it accepts, and what it answers.
+# Attributes that have their own form in REST: the accepted type, and the returned type.
 _OWN_FORMS: dict[str, tuple[Any, Any]] = {"RedrivePolicy": (QueueName, str), "Baton.RetryPolicy": (Retry, Retry)}
 
 
@@ -78,14 +78,14 @@ def _accepted(row: QueueAttribute) -> Any:
         return Literal[tuple(map(int, row.choices) if row.numeric else row.choices)]
     if row.kind is ValueKind.LABEL:
         return Label
-    if row.seconds:  # whole seconds: 30 and 30.0 are, 30.5 is not
+    if row.seconds:  # whole seconds: 30 and 30.0 are valid, 30.5 is not
         return Annotated[float, Meta(ge=row.low, le=row.high, multiple_of=1)]
     return Annotated[int, Meta(ge=row.low, le=row.high)]
 
 
 def _answered(row: QueueAttribute) -> tuple[Any, ...]:
-    """A field of an answer. It is left out until it is set if it has no default, or while it is false if it is for FIFO
-    queues.
+    """A field of an answer. A field without a default is omitted until it is set. A field for FIFO queues is omitted
+    while it is false.
     """
     boolean = row.rest_boolean or row.kind is ValueKind.BOOLEAN
     kind = _OWN_FORMS[row.name][1] if row.name in _OWN_FORMS else bool if boolean else int if row.numeric else str
@@ -106,7 +106,7 @@ Deduplication = _struct(
     Given,
 )
 DeduplicationShown = _struct("DeduplicationShown", "", map(_answered, REST_FIELDS["deduplication"]), Answered)
-# Fields that are objects: what is accepted, and what is answered.
+# Fields that are objects: the accepted type, and the returned type.
 OBJECTS: dict[str, tuple[Any, Any]] = {"deduplication": (Deduplication, DeduplicationShown)}
 
 QueueChanges = _struct(

@@ -1,4 +1,4 @@
-"""Queues: make, list, read, change, delete, purge, and how they stand."""
+"""Operations on queues: create, list, read, change, delete, purge and statistics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from batonq.node.broker import Queue
 from batonq.queue_attributes import RETENTION_MAX_S
 
 PAGE_DEFAULT = 100
-PARAMETERS_MAX = 100  # of an address
+PARAMETERS_MAX = 100  # of a query string
 
 
 async def create_queue(call: Call) -> Answer:
@@ -47,7 +47,7 @@ async def create_queue(call: Call) -> Answer:
     target = given.dead_letter_queue or ""
     receives = given.max_receive_count or 0
     if target:
-        validate(passed, fifo=fifo, creating=True)  # before a queue for dead letters is made for nothing
+        validate(passed, fifo=fifo, creating=True)  # before a dead-letter queue is created in vain
         await _dead_letter_queue(call, given.name, target, fifo)
         passed["RedrivePolicy"] = policies.redrive_policy(
             call.caller.account, target, receives or policies.RECEIVES_DEFAULT
@@ -71,7 +71,9 @@ def _find(call: Call, name: str) -> Queue | None:
 
 
 def _check_same(existing: Queue, given: SpecFields, passed: dict[str, str], fifo: bool) -> None:
-    """Only what the request says counts: another value of one of its fields is a conflict."""
+    """Raise a conflict if a field of the request differs from the existing queue. Fields that the request omits are
+    ignored.
+    """
     if existing.fifo != fifo:
         raise _exists(existing, "mode")
     difference = first_difference(passed, existing.attributes)
@@ -95,7 +97,7 @@ def _exists(queue: Queue, field: str) -> QueueExists:
 
 
 async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -> None:
-    """See that the queue for dead letters is there. That it has none itself, the catalog checks with the change."""
+    """Create the dead-letter queue if it is missing. The catalog checks that a dead-letter queue has none itself."""
     if target == source:
         raise InvalidInput("A queue cannot be its own dead-letter queue.")
     existing = _find(call, target)
@@ -108,7 +110,7 @@ async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -
         return
     queue = _find(call, source)
     if queue is not None and call.broker.dead_letter_sources(queue):
-        return  # it will be refused, and no queue is made for nothing
+        return  # the change will be refused, so no queue is created in vain
     attributes = {**policies.REST_DEFAULTS, "MessageRetentionPeriod": str(RETENTION_MAX_S)}
     if fifo:
         attributes["FifoQueue"] = "true"
@@ -142,7 +144,9 @@ async def update_queue(call: Call) -> Answer:
 
 
 async def _redrive_changes(call: Call, queue: Queue, given: GivenFields, changes: dict[str, str]) -> dict[str, str]:
-    """Where dead letters go and after how many receives: one attribute when there is a queue for them, else another."""
+    """The attributes for the dead-letter queue and the maximum number of receives. With a dead-letter queue both are in
+    RedrivePolicy, else the maximum is in Baton.MaxReceives.
+    """
     now, receives = policies.redrive_of(queue)
     target = now if given.dead_letter_queue is UNSET else given.dead_letter_queue
     if given.max_receive_count is not UNSET:
@@ -228,7 +232,7 @@ def _read_cursor(cursor: str) -> str:
 
 
 def query(call: Call, names: tuple[str, ...]) -> dict[str, str]:
-    """The parameters of the address; one that is not known, or is there twice, is refused by its name."""
+    """The parameters of the query string. An unknown or repeated parameter is an error that names it."""
     result: dict[str, str] = {}
     parts = call.request.query.replace("+", " ").split("&", PARAMETERS_MAX)
     try:
@@ -238,7 +242,7 @@ def query(call: Call, names: tuple[str, ...]) -> dict[str, str]:
     except ValueError:
         raise InvalidInput("The query parameters are not valid: there are too many, or they are not UTF-8.") from None
     for name, value in pairs:
-        if name.startswith("X-Amz-"):  # of a presigned address
+        if name.startswith("X-Amz-"):  # of a presigned URL
             continue
         if name not in names:
             known = f"known parameters: {', '.join(names)}" if names else "this endpoint has no parameters"

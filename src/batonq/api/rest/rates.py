@@ -1,4 +1,4 @@
-"""Messages a second, from the looks that were taken at a queue's counters during the last minute."""
+"""Rates in messages per second, from samples of a queue's counters during the last minute."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from batonq.core.commands import Counters
 
 QUEUES_MAX = 10_000
 LOOKS_MAX = 8
-APART_MS = 1_000  # looks that follow each other more closely say little
+APART_MS = 1_000  # over less time than this a rate says little
 WINDOW_MS = 60_000
 
 
 class Rates(NamedTuple):
-    """A second, over the time since the oldest look."""
+    """Messages per second since the oldest sample."""
 
     sent: float
     received: float
@@ -29,15 +29,17 @@ class _Look(NamedTuple):
 
 
 class RateBook:
-    """What was seen of each queue. Nobody's rates are known until they were looked at twice."""
+    """Samples of the counters of each queue. Rates are known from the second sample on."""
 
     def __init__(self) -> None:
         self._looks: dict[int, deque[_Look]] = {}
 
     def look(self, queue: int, counters: Counters, at_ms: int) -> Rates | None:
-        """Take a look; the rates since earlier ones, if there are any that are neither too close nor too old."""
+        """Take a sample. Returns the rates since the oldest sample of the last minute, or None if no sample is old
+        enough.
+        """
         looks = self._looks.pop(queue, None) or deque(maxlen=LOOKS_MAX)
-        self._looks[queue] = looks  # the newest use last
+        self._looks[queue] = looks  # most recently used last
         if len(self._looks) > QUEUES_MAX:
             del self._looks[next(iter(self._looks))]
         while looks and at_ms - looks[0].at_ms > WINDOW_MS:

@@ -22,10 +22,10 @@ from batonq.node.broker import Delivery
 from batonq.node.broker import Received as BrokerReceived
 from batonq.node.messages.received import CONTENT_BITS
 
-ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
-TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn; beside that a message
-MESSAGE_BYTES = 200  # takes as long as so many of these bytes,
-ATTRIBUTES_FACTOR = 2  # and its attributes as long as so many times their own
+ATTEMPT_MESSAGES_MAX = 10  # any 10 messages fit into one answer, and a repeated attempt must return the same messages
+TURN_BYTES = 256 * 1024  # of JSON to convert to MessagePack per turn of the event loop
+MESSAGE_BYTES = 200  # the fixed cost of a message, in units of TURN_BYTES
+ATTRIBUTES_FACTOR = 2  # the cost of attributes per byte, relative to bytes of a body
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
@@ -61,13 +61,13 @@ def receive(call: Call, finish: Finish) -> None:
         queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
     )
     waiting = call.broker.receive(queue, command, delivered)
-    # Whoever leaves before the answer takes no message along.
+    # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
     call.request.abandon = None if waiting is None else waiting.abandon
 
 
 def _takes_long(found: BrokerReceived, binary: bool) -> bool:
-    """Whether making the answer takes more than a turn."""
+    """Whether encoding the answer takes more than one turn of the event loop."""
     if found.is_bare:
         return binary and _JSON in {content & CONTENT_BITS for content in found.contents} and _size(found) > TURN_BYTES
     return _size(found) + MESSAGE_BYTES * len(found) > TURN_BYTES
@@ -135,7 +135,7 @@ def _visibility_ms(seconds: float | None) -> int | None:
 
 
 async def received_all(found: Iterable[tuple[str, Delivery]], *, binary: bool) -> list[Received]:
-    """Messages, each with the name of its queue. Others have their turn in between when that takes long."""
+    """Encode messages, each with the name of its queue. Yields to the event loop when this takes long."""
     messages: list[Received] = []
     size = 0
     for queue, delivery in found:
@@ -185,7 +185,7 @@ class HasBody(Protocol):
 def put_body(message: HasBody, body: bytes, content: int, *, binary: bool) -> None:
     if binary:
         value = value_of(body, content)
-        # JSON becomes very many objects: what is kept until the answer is written are bytes.
+        # Decoded JSON is very many objects, so it is encoded to bytes at once and not when the answer is written.
         message.body = Raw(MSGPACK.encode(value)) if content == _JSON else value
     elif content == _TEXT:
         message.body = body.decode()

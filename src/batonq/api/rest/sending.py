@@ -42,8 +42,8 @@ from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
 from batonq.priorities import PRIORITIES
 
-TURN_VALUES = 10_000  # messages and attributes of a batch that are read before others have their turn
-FIELDS_BYTES_MAX = 64 * 1024  # what a message's fields may take beside its body and attributes
+TURN_VALUES = 10_000  # messages and attributes of a batch to read per turn of the event loop
+FIELDS_BYTES_MAX = 64 * 1024  # for a message's fields other than its body and attributes
 
 AnyMessage = Message | PackedMessage
 
@@ -95,7 +95,7 @@ def _send(
 
 
 def _check_size(call: Call, queue: Queue) -> None:
-    """MessagePack holds a body as it is: one that is too large is not decoded first."""
+    """Refuse a body that is too large before it is decoded. MessagePack holds a body at its full size."""
     if len(call.request.body) > queue.message_bytes_max + FIELDS_BYTES_MAX:
         raise TooLarge(
             f"The message is too large: this queue accepts at most {queue.message_bytes_max} bytes per message."
@@ -156,7 +156,9 @@ def _add_entries(
     producer: Producer | None,
     refused: dict[int, BatonError],
 ) -> Iterator[int]:
-    """Add the messages of a batch, and note by place which cannot be sent. Yields where others have their turn."""
+    """Add the messages of a batch, and record by position those that cannot be sent. Yields when it is time to let the
+    event loop run.
+    """
     values = 0
     for at, entry in enumerate(entries):
         if values > TURN_VALUES:
@@ -171,7 +173,7 @@ def _add_entries(
             if producer is not None:
                 builder.put("numbers", producer.sequence + at)
         except BatonError as problem:
-            refused[at] = problem.with_traceback(None)  # which would keep the request
+            refused[at] = problem.with_traceback(None)  # a traceback would keep the request in memory
             if len(builder.bodies) > before:
                 builder.drop()
 
@@ -186,33 +188,33 @@ def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | No
 
 
 class Unreadable(NamedTuple):
-    """An entry that is not valid, and why."""
+    """An invalid entry and its error."""
 
     client_message_id: str | None
     problem: InvalidInput
 
 
 def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | Unreadable], Producer | None]:
-    """The entries of a batch; what is wrong with one of them stands in its place."""
+    """The entries of a batch. An invalid entry is replaced by its error."""
     packed = call.given is MSGPACK
     try:
         batch: Any = call.read(PackedSendBatch) if packed else call.read(SendBatch)
         return batch.messages, batch.producer
     except InvalidInput:
-        loose = call.read(LooseSendBatch)  # refused whole when it is not a batch at all
+        loose = call.read(LooseSendBatch)  # raises when the body is not a batch at all
     entries: list[BatchMessage | PackedMessage | Unreadable] = []
     shape: Any = PackedMessage if packed else BatchMessage
     for raw in loose.messages:
         try:
             entries.append(call.given.decode(bytes(raw), shape))
         except InvalidInput as problem:
-            alone = InvalidInput(problem.message)  # without what led to it, which would keep the request
+            alone = InvalidInput(problem.message)  # without the cause, which would keep the request in memory
             entries.append(Unreadable(_client_id(call, bytes(raw)), alone))
     return entries, loose.producer
 
 
 def _client_id(call: Call, raw: bytes) -> str | None:
-    """The client's name for an entry, if that much of it can be read."""
+    """The client's id of an invalid entry, if that part can be decoded."""
     try:
         return call.given.decode(raw, OnlyClientId).client_message_id
     except InvalidInput:
@@ -223,7 +225,7 @@ def _client_id(call: Call, raw: bytes) -> str | None:
 
 
 def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
-    """Add a message for this queue. Raises InvalidInput or TooLarge when it is none."""
+    """Add a message for this queue. Raises InvalidInput or TooLarge when the message is not valid for the queue."""
     body, content = _body(given)
     builder.add(body)
     if content:
@@ -253,7 +255,7 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
         priority = given.priority if isinstance(given.priority, int) else PRIORITIES[given.priority]
         builder.put("priorities", priority)
     for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
-        if text is not None and text.endswith("\n"):  # which the end of a pattern lets pass
+        if text is not None and text.endswith("\n"):  # which `$` at the end of a pattern accepts
             raise InvalidInput("Ids and trace headers cannot contain line breaks.")
     if given.traceparent is not None:
         builder.put("traces", trace_from(given.traceparent, given.tracestate))

@@ -1,4 +1,4 @@
-"""What every operation needs: the broker, who is calling, and the two forms that the request and its answer are in."""
+"""What all operations share: the broker, the caller, and the formats of the request and its answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECOND_MS = 1000
 
 
 class Answer(NamedTuple):
-    """What an operation answers: a status, a value of the wire or None, and headers."""
+    """The answer of an operation: a status, a value to encode or None, and headers."""
 
     status: int
     value: Any = None
@@ -33,10 +33,10 @@ NO_CONTENT = Answer(204)
 
 
 class Finish(Protocol):
-    """Answers a request: with an answer, or with an error."""
+    """Answers a request with an answer or an error."""
 
     def __call__(self, outcome: Answer | BatonError, undo: Callable[[], None] | None = None) -> None:
-        """`undo` is called when no answer leaves: messages that were leased for it are the next one's."""
+        """`undo` is called when the answer cannot be sent: it releases the messages leased for the request."""
 
 
 class Call:
@@ -64,27 +64,29 @@ class Call:
         self.wanted = wanted
         self.name = name  # of the queue, or the job's id
         self.token = token  # the receipt
-        self.spawn = spawn  # begins work that takes more than one turn of the event loop
-        self.give_back: Callable[[], Awaitable[None]] | None = None  # gives back what was leased for the answer
+        self.spawn = spawn  # starts work that takes more than one turn of the event loop
+        self.give_back: Callable[[], Awaitable[None]] | None = None  # releases messages leased for the answer
 
     def fault(self, problem: BaseException) -> BatonError:
-        """The error for an exception that nobody expected: the log says what it is, the client only that it was."""
+        """The error for an unexpected exception. The exception goes to the log; the client only learns that there was
+        one.
+        """
         request = self.request
         logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
         return BatonError("An internal error occurred; see the server's log.")
 
     def queue(self) -> Queue:
-        """The queue that the request is about: one of the caller's own."""
+        """The queue that the request names. It must belong to the caller's account."""
         return find_queue(self, self.name)
 
     def read(self, shape: type[T]) -> T:
-        """The request's body; none at all stands for no fields."""
+        """Decode the request's body. An empty body means no fields."""
         body = self.request.body
         return self.given.decode(body or (b"\x80" if self.given is MSGPACK else b"{}"), shape)
 
     @property
     def holder(self) -> str:
-        """Who holds a lease when the consumer does not name itself."""
+        """The holder of a lease when the consumer does not name itself."""
         return f"{self.caller.key or 'anonymous'}@{self.request.peer}"
 
 

@@ -1,4 +1,4 @@
-"""Who is calling. In the secured profile a signature proves it; in the development profile the caller is believed."""
+"""Identifies the caller. The secured profile verifies a signature; the development profile trusts the caller."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from batonq.node.bounded_cache import BoundedCache
 CALLERS_MAX = 1_024
 ACCOUNT_DIGITS = 12
 ACCESS_KEY_LENGTH_MAX = 128
-CREDENTIAL_LENGTH_MAX = 1_024  # that is looked at, percent-encoded
+CREDENTIAL_LENGTH_MAX = 1_024  # only this much of a percent-encoded credential is read
 
 
 class Caller(NamedTuple):
     account: str
-    key: str  # the access key id, empty without one
+    key: str  # the access key id; empty when the request has none
 
     @property
     def sender(self) -> str:
-        """SenderId of the messages that this caller sends."""
+        """The SenderId of messages sent by this caller."""
         return self.key or self.account
 
 
 class Keys(Protocol):
-    """Where access keys come from: the broker."""
+    """Looks up access keys. The broker implements it."""
 
     def find_key(self, access_key: str) -> tuple[str, str] | None:
-        """Secret and account of a key, or None when there is no such key."""
+        """The secret and the account of a key, or None when the key does not exist."""
 
 
 class OpenAccess:
-    """The development profile: no signature is checked, and a key of twelve digits is an account of its own.
+    """The development profile: signatures are not checked, and an access key of twelve digits names its own account.
 
-    Web pages of other sites are kept out before this, see api.http.gate.
+    Requests from web pages of other sites are refused earlier, in api.http.gate.
     """
 
     def __init__(self, account: str) -> None:
@@ -66,7 +66,7 @@ class OpenAccess:
 
 
 class SignedAccess:
-    """The secured profile: every request is signed by a key of the catalog, and acts for that key's account."""
+    """The secured profile: every request must be signed by a key in the catalog, and acts for that key's account."""
 
     def __init__(self, keys: Keys, wall: Callable[[], float]) -> None:
         self._keys = keys

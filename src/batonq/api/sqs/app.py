@@ -1,4 +1,4 @@
-"""The SQS application: a request in either protocol to an operation, and its outcome back in the same protocol."""
+"""The SQS application: decodes a request in either protocol, runs its operation, and encodes the outcome."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from batonq.node.broker import Broker
 Outcome = Struct | SqsError | BatonError
 Undo = Callable[[], None] | None
 
-# At a queue's own address these, which are not about one queue, are not valid.
+# These operations do not concern a single queue, so they are not valid at a queue's own URL.
 NOT_AT_A_QUEUE = ("CreateQueue", "ListQueues")
 REQUEST_ID_HEADER = "x-amzn-RequestId"
 
 
 class _Started:
-    """An operation on messages that was begun: called with its outcome, it answers the request."""
+    """An operation on messages in progress. Calling it with the operation's outcome answers the request."""
 
     __slots__ = ("_app", "_reply", "is_last", "operation", "request")
 
@@ -49,7 +49,7 @@ class _Started:
         self._reply = reply
         self.request = request
         self.operation = operation
-        self.is_last = False  # it is not started again
+        self.is_last = False  # when True, a missing queue is reported instead of retried
 
     def __call__(self, outcome: Outcome, undo: Undo = None) -> None:
         app = self._app
@@ -68,8 +68,8 @@ class _Started:
 
 
 class SqsApp:
-    """Handles requests for the HTTP server: `begin` operations on messages, which need no task of their own, and
-    `handle` all others. `calls` counts them by operation, for metrics.
+    """Handles requests for the HTTP server. `begin` starts operations on messages, which need no asyncio task of their
+    own; `handle` runs all others. `calls` counts requests by operation, for metrics.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SqsApp:
         self.settings = settings or SqsSettings()
         self.service = Service(broker, self.settings)
         self.calls = dict.fromkeys(OPERATIONS, 0)
-        self.errors: dict[str, int] = {}  # by query code
+        self.errors: dict[str, int] = {}  # number of errors by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,7 +90,9 @@ class SqsApp:
         self._request_id_start = f"{one[:8]}-{one[8:12]}-4{one[12:15]}-8{one[15:18]}-".encode()
 
     def begin(self, request: Request, reply: Reply) -> bool:
-        """Start an operation on messages, asked for in JSON; `reply` answers it. False: it is no such request."""
+        """Start an operation on messages that was requested in JSON, and answer it through `reply`. Returns False for
+        any other request, which `handle` must then run.
+        """
         operation = self._targets.get(request.headers.get(b"x-amz-target", b""))
         if operation is None or operation.start is None or request.method != "POST":
             return False
@@ -105,12 +107,12 @@ class SqsApp:
             assert started.operation.start is not None
             started.operation.start(self.service, call, given, started)
         except (SqsError, BatonError) as problem:
-            started(problem.with_traceback(None))  # which would keep the request
+            started(problem.with_traceback(None))  # a traceback would keep the request in memory
         except Exception as problem:
             started(self.service.fault(problem, started.operation.name))
 
     def start_again(self, started: _Started, outcome: Outcome) -> None:
-        """Its queue does not exist: start it once more, with a catalog that is up to date."""
+        """Refresh the catalog and retry an operation whose queue was not found. It is retried once."""
         started.is_last = True
 
         async def again() -> None:
@@ -137,8 +139,8 @@ class SqsApp:
         return await self._handle_query(request)
 
     async def _run(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
-        """Run an operation and encode its output. Before a queue is said not to exist, the node makes sure that it is
-        up to date. Raises what is wrong.
+        """Run an operation and encode its output. A missing queue is reported only after the node has refreshed its
+        catalog. Raises the operation's error.
         """
         try:
             return await self._attempt(operation, call, given, encode)
@@ -162,17 +164,17 @@ class SqsApp:
         operation.start(self.service, call, given, finish)
         try:
             outcome, undo = await answer
-        except asyncio.CancelledError:  # the client has gone
+        except asyncio.CancelledError:  # the client has disconnected
             if call.request.abandon is not None:
                 call.request.abandon()
-            if answer.done() and not answer.cancelled():  # it came at the same time
+            if answer.done() and not answer.cancelled():  # the outcome arrived at the same time
                 finish(*answer.result())
             raise
         if isinstance(outcome, SqsError | BatonError):
             try:
                 raise outcome
             finally:
-                del outcome, answer  # an error that its own traceback leads to would keep the request
+                del outcome, answer  # a cycle between the error and its traceback would keep the request in memory
         try:
             return encode(outcome)
         except Exception:
@@ -202,7 +204,9 @@ class SqsApp:
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
 
     def json_answer(self, outcome: Outcome) -> bytes:
-        """A whole answer. Heads differ in nothing but a number and a length for a second."""
+        """The whole HTTP response. Within one second, response heads differ only in request id and length, so the rest
+        of the head is cached.
+        """
         if isinstance(outcome, SqsError | BatonError):
             error = outcome if isinstance(outcome, SqsError) else translated(outcome)
             response = self.json_error(error)
@@ -278,7 +282,7 @@ class SqsApp:
         self.errors[code] = self.errors.get(code, 0) + 1
 
     def _new_id(self) -> bytes:
-        """Unique, in the form of a UUID, and much cheaper than one."""
+        """A unique id in the form of a UUID, much cheaper to make than a real UUID."""
         return b"%b%012x" % (self._request_id_start, next(self._request_ids))
 
     def _request_id(self) -> str:
@@ -296,7 +300,7 @@ def _what(request: Request) -> str:
 
 
 def _fields(request: Request) -> dict[str, str]:
-    """The parameters of a query: of the address, and of the form in the body."""
+    """The parameters of a query request, from the URL and from the form in the body."""
     if request.method == "GET" or request.method == "HEAD":
         return protocol_query.parse_form(request.query)
     if request.method != "POST":

@@ -1,8 +1,9 @@
-"""What SQS shows of bodies that are not text, and how an SQS client sends such: SQS itself knows only text.
+"""Bodies that are not text, over SQS, which supports only text.
 
-A JSON value is shown as its text. Bytes, and text with characters that SQS forbids, are shown in base64. Two message
-attributes say so, `Baton.ContentType` and `Baton.ContentEncoding`, and a client that sends them with a body has it kept
-as what they say. docs/reference/rest-api.md has the table of both directions.
+A JSON body is returned as its text. Bytes, and text with characters that SQS forbids, are returned in base64. Two
+message attributes describe the body: `Baton.ContentType` and `Baton.ContentEncoding`. When a client sends these
+attributes with a body, the body is decoded and stored accordingly. docs/reference/rest-api.md has the table for both
+directions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ BASE64 = "base64"
 _TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
 _TYPES = {_TEXT: TEXT_TYPE, _JSON: JSON_TYPE, _BYTES: BYTES_TYPE}
 _ENCODING_NAME = CONTENT_ENCODING.encode()
-# Only a JSON string can have these two characters in it as they are, and there the escapes mean the same.
+# These two characters can occur unescaped only inside a JSON string, where the escapes are equivalent.
 _ESCAPES = ((b"\xef\xbf\xbe", rb"\ufffe"), (b"\xef\xbf\xbf", rb"\uffff"))
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -37,7 +38,7 @@ _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def shown(body: bytes, body_md5: bytes, content: int, attributes: bytes) -> tuple[str, str, bytes]:
-    """The body as text, its MD5 in hexadecimal, and the attributes with what they say about it."""
+    """The body as text, its MD5 in hexadecimal, and the attributes extended by those that describe the body."""
     encoded = content == _BYTES or (_ENCODING_NAME in attributes and _says_base64(attributes))
     if content == _JSON and not encoded:
         return _shown_json(body, body_md5, attributes)
@@ -60,7 +61,7 @@ def _says_base64(attributes: bytes) -> bool:
 
 
 def _told(attributes: bytes, content_type: str, encoding: str) -> bytes:
-    """The attributes with type and encoding, unless the sender gave them itself."""
+    """The attributes with content type and encoding added, unless the sender set them."""
     rows = decode_attributes(attributes)
     names = {row.name for row in rows}
     for name, value in ((CONTENT_TYPE, content_type), (CONTENT_ENCODING, encoding)):
@@ -73,7 +74,9 @@ def _told(attributes: bytes, content_type: str, encoding: str) -> bytes:
 
 
 def take(builder: SendBuilder, content_type: str, encoding: str) -> None:
-    """Keep the body of the last message as what its attributes say that it is. Raises SqsError when it is not that."""
+    """Convert the last message's body to what its attributes declare. Raises SqsError when the body does not match
+    them.
+    """
     body = builder.bodies[-1]
     if encoding:
         if encoding != BASE64:

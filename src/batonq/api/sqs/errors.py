@@ -1,6 +1,6 @@
-"""Errors as SQS clients know them: the JSON type, the query code and the HTTP status of each, and our errors' places.
+"""Errors as SQS clients see them: the JSON type, query code and HTTP status of each, and the mapping from BatonErrors.
 
-botocore takes `Error.Code` from the query code, in both protocols; other SDKs look at the JSON type.
+botocore takes `Error.Code` from the query code in both protocols. Other SDKs use the JSON type.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _OLD = "AWS.SimpleQueueService."
 
 
 class Kind(NamedTuple):
-    """One row of the table of errors."""
+    """One row of the error table."""
 
-    type: str  # of the JSON protocol
-    code: str  # of the query protocol
+    type: str  # in the JSON protocol
+    code: str  # in the query protocol
     status: int = 400
     fault: str = SENDER
     namespace: str = "com.amazonaws.sqs"
 
 
-CORAL = "com.amazon.coral.service"  # the framework in front of the service: errors before an operation is reached
+CORAL = "com.amazon.coral.service"  # AWS's framework in front of SQS, for errors raised before an operation runs
 
 
 QUEUE_DOES_NOT_EXIST = Kind("QueueDoesNotExist", _OLD + "NonExistentQueue")
@@ -62,7 +62,7 @@ INTERNAL = Kind("InternalFailure", "InternalFailure", 500, RECEIVER, CORAL)
 
 
 class SqsError(Exception):
-    """An error to be told to an SQS client, in either protocol."""
+    """An error to return to an SQS client, in either protocol."""
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ def invalid_value(message: str) -> SqsError:
 
 
 def invalid(value: object, parameter: str, reason: str) -> SqsError:
-    """InvalidParameterValue in the words that SQS uses for a value out of place. Long values are shortened."""
+    """InvalidParameterValue, worded as SQS words it for an invalid value. Long values are shortened."""
     return SqsError(
         INVALID_PARAMETER_VALUE, f"Value {shortened(value)} for parameter {parameter} is invalid. Reason: {reason}"
     )
@@ -90,7 +90,7 @@ def shortened(value: object, length_max: int = 1024) -> str:
     return text if len(text) <= length_max else text[:length_max] + "..."
 
 
-# The nearest class of an error decides. A receive answers OverLimit with OVER_LIMIT (operations/receiving.py).
+# The nearest class of an error decides. A receive reports OverLimit as OVER_LIMIT instead (operations/receiving.py).
 _KINDS: dict[type[baton.BatonError], Kind] = {
     baton.QueueDoesNotExist: QUEUE_DOES_NOT_EXIST,
     baton.QueueExists: QUEUE_NAME_EXISTS,

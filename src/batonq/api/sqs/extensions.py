@@ -1,9 +1,9 @@
-"""What Baton offers on the SQS wire beyond SQS, all of it in one place.
+"""Everything that Baton adds to the SQS protocol.
 
-SQS has names for queue attributes and message attributes, and any client can send those; so what SQS has no name for
-travels as attributes with the prefix `Baton.`. A few things about a request itself travel as HTTP headers, for
-clients that can set them. Queue attributes are in batonq/queue_attributes.py; here is the rest.
-docs/reference/baton-attributes.md lists all of them, and a test compares it with these tables.
+Any SQS client can send queue attributes and message attributes. Features that SQS has no name for therefore travel as
+attributes with the prefix `Baton.`. A few properties of a request travel as HTTP headers, for clients that can set
+them. Queue attributes are in batonq/queue_attributes.py; everything else is here. docs/reference/baton-attributes.md
+lists all of them, and a test compares that page with these tables.
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
 from batonq.queue_attributes import PREFIX, RETENTION_MAX_S
 
 SECOND_MS = 1000
-MAX_RECEIVES_MAX = 255  # of one message; the log keeps it in a byte
+MAX_RECEIVES_MAX = 255  # per message; the log stores it in one byte
 KEY_LENGTH_MAX = 128
 CONSUMER_LENGTH_MAX = 256
 REASON_LENGTH_MAX = 500
 ERROR_CLASS_LENGTH_MAX = 100
 
-# GetQueueAttributes, and ReceiveMessage for system attributes: every one of ours, as `All` is for those of SQS.
+# Selects all of Baton's attributes in GetQueueAttributes, and all of its system attributes in ReceiveMessage, as `All`
+# does for those of SQS.
 ALL_OF_OURS = "Baton.All"
 
-# What a body is when it is not text, see contents.py.
+# The type of a body that is not text, see contents.py.
 CONTENT_TYPE = "Baton.ContentType"
 CONTENT_ENCODING = "Baton.ContentEncoding"
 CONTENT_LENGTH_MAX = 256
 
-# ReceiveMessage: an entry of MessageAttributeNames that says who is asking.
+# ReceiveMessage: an entry of MessageAttributeNames that names the consumer.
 CONSUMER_ENTRY = "Baton.Consumer="
 
 
 class MessageAttribute(NamedTuple):
-    """A message attribute that says how to treat the message. It is kept and returned like any other."""
+    """A message attribute that controls how the message is treated. It is stored and returned like any other."""
 
     name: str
     doc: str
     low: int
     high: int
-    apply: Callable[[SendBuilder, int], None] | None  # None: a text, see `_deduplicate` and contents.py
+    apply: Callable[[SendBuilder, int], None] | None  # None: the value is text, see `_deduplicate` and contents.py
 
 
 def _priority(builder: SendBuilder, value: int) -> None:
@@ -121,7 +122,7 @@ MESSAGE_ATTRIBUTES = {
 
 
 class SystemAttribute(NamedTuple):
-    """What ReceiveMessage tells of a message when it is asked for by name, or with `Baton.All`; never with `All`."""
+    """A system attribute that ReceiveMessage returns when asked by name or with `Baton.All`, but not with `All`."""
 
     name: str
     doc: str
@@ -171,8 +172,8 @@ DEAD_LETTER_HEADER = b"baton-dead-letter"
 
 
 def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str], *, fifo: bool) -> None:
-    """Do to the last message what the attributes with our prefix say. Raises SqsError for one that is unknown or has a
-    wrong value.
+    """Apply the attributes with Baton's prefix to the last message. Raises SqsError for an unknown attribute or an
+    invalid value.
     """
     for name, value in values.items():
         row = MESSAGE_ATTRIBUTES.get(name)
@@ -208,17 +209,19 @@ def _deduplicate(builder: SendBuilder, key: str) -> None:
 
 
 def is_identifier(text: str) -> bool:
-    """1 to 128 letters, digits and punctuation of ASCII: what SQS takes for group, deduplication and attempt ids."""
+    """Whether the text is 1 to 128 ASCII letters, digits and punctuation: what SQS accepts as a group, deduplication or
+    attempt id.
+    """
     return 0 < len(text) <= KEY_LENGTH_MAX and text.isascii() and text.isprintable() and " " not in text
 
 
 def is_word_list(text: str) -> bool:
-    """What a content type is written with."""
+    """Whether the text has only characters that a content type may have."""
     return 0 < len(text) <= CONTENT_LENGTH_MAX and text.isascii() and text.isprintable()
 
 
 def consumer_of(names: list[str]) -> tuple[str, list[str]]:
-    """Who is asking, as an entry of MessageAttributeNames says it, and the names that are left."""
+    """The consumer named by an entry of MessageAttributeNames, and the remaining names."""
     for name in names:
         if name.startswith(CONSUMER_ENTRY):
             return name[len(CONSUMER_ENTRY) :], [other for other in names if not other.startswith(CONSUMER_ENTRY)]

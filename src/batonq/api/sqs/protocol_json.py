@@ -1,4 +1,4 @@
-"""AWS JSON 1.0: bodies to inputs, outputs and errors to bodies. Of two equal keys the last one counts."""
+"""The AWS JSON 1.0 protocol: decodes inputs, encodes outputs and errors. The last of duplicate keys wins."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _SENDS: dict[type[Struct], type[Struct]] = {SendMessageInput: _SendMessage, Send
 
 
 def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
-    """A function from a request's body to an input; it raises SqsError for anything that is not one."""
+    """Returns a function that decodes a request's body into an input and raises SqsError for an invalid body."""
     typed = msgspec.json.Decoder(_SENDS.get(shape, shape))
     sends = shape in _SENDS
 
@@ -57,7 +57,7 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
         ascii_only = body.isascii()
         try:
             if not ascii_only:
-                body.decode()  # what is not an input's is not looked into below, and neither are messages' bodies
+                body.decode()  # checks UTF-8 here, since unknown fields and message bodies are not decoded below
             value: Any = typed.decode(body or EMPTY)
             if sends:
                 _read_bodies(value)
@@ -77,7 +77,7 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
 
 
 def _read_bodies(value: Any) -> None:
-    """Put the JSON texts of messages' bodies, as bytes, where the bodies are. Raises ValidationError."""
+    """Replace each message body by its JSON text, as bytes. Raises ValidationError."""
     entries: Any = value.Entries or () if isinstance(value, SendMessageBatchInput) else (value,)
     for entry in entries:
         text = bytes(entry.MessageBody)
@@ -91,7 +91,8 @@ def _read_bodies(value: Any) -> None:
 
 text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 
-# Control characters need one of these escapes in JSON, and the other characters that no message may have are not ASCII.
+# In JSON, a control character can only be written with one of these escapes. The other characters that no message may
+# have are not ASCII.
 _FORBIDDEN = re.compile(rb"\\[ubf]")
 _TYPES = re.compile(r"Expected `([a-z]+)[^`]*`, got `([a-z]+)`")
 _FOUND = {"int": "NUMBER_VALUE", "float": "DECIMAL_VALUE", "str": "STRING_VALUE", "bool": "TRUE_VALUE"}
@@ -99,7 +100,7 @@ _WANTED = {"str": "a String", "int": "an Integer", "bytes": "a Blob"}
 
 
 def _type_error(message: str) -> str:
-    """What SQS says of a value of the wrong type, made of what msgspec says."""
+    """The SQS message for a value of the wrong type, derived from msgspec's message."""
     match = _TYPES.match(message)
     if match is None:
         return "A value of the request cannot be read."

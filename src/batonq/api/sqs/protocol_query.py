@@ -1,8 +1,8 @@
 """The query protocol: form fields to inputs, outputs and errors to XML.
 
-Fields have names like `SendMessageBatchRequestEntry.1.MessageAttribute.2.Value.DataType`. They are read into a tree,
-and the tree is read by the structure that the operation takes (shapes.py); the tables say what SQS calls lists and
-maps here. Only what is in the structure is looked at.
+Fields have names like `SendMessageBatchRequestEntry.1.MessageAttribute.2.Value.DataType`. They are parsed into a tree.
+The tree is then read into the operation's input structure (shapes.py). The tables below hold the names that this
+protocol uses for lists and maps. Fields that are not in the structure are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from batonq.api.sqs.errors import MALFORMED_INPUT, Kind, SqsError, invalid, shor
 
 CONTENT_TYPE = "text/xml"
 JSON_CONTENT_TYPE = "application/json"
-JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}  # lists that are null when they are empty
+JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}  # an empty list is null
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 2_000
 NAME_LENGTH_MAX = 256
@@ -33,7 +33,7 @@ INTEGER_DIGITS_MAX = 18
 Input = TypeVar("Input", bound=Struct)
 _encode_json = msgspec.json.Encoder().encode
 
-# What lists and maps are called: the singular, with a number behind it. A batch's entries are named for the operation.
+# The names of lists and maps: the singular, followed by a number. Entries of a batch are named after the operation.
 LISTS = {
     "AWSAccountIds": "AWSAccountId",
     "Actions": "ActionName",
@@ -80,7 +80,7 @@ Tree = dict[str, Any]
 
 
 def parse_form(text: str) -> dict[str, str]:
-    """The fields of a query or form, the first of each name. Raises SqsError for what is none."""
+    """The fields of a query string or form; the first of duplicate names wins. Raises SqsError for invalid text."""
     if text.count("&") >= PARAMETERS_MAX:
         raise _not_a_form()
     fields: dict[str, str] = {}
@@ -109,7 +109,7 @@ def _not_a_form() -> SqsError:
 
 
 def decode(shape: type[Input], fields: Mapping[str, str], operation: str) -> Input:
-    """Read an operation's input from form fields."""
+    """Decode an operation's input from form fields."""
     tree: Tree = {}
     for name, value in fields.items():
         node = tree
@@ -139,7 +139,7 @@ Reader = Callable[[Tree, str], Any]
 def _members(shape: type[Struct]) -> list[tuple[str, Reader]]:
     hints = get_type_hints(shape)
     on_wire = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
-    # A member that only the JSON protocol sets has another name on the wire, which no parameter has.
+    # A member that only the JSON protocol sets has a different name on the wire, which no parameter can have.
     return [(member, _reader(member, _required(hints[member]))) for member, name in on_wire if member == name]
 
 
@@ -196,7 +196,7 @@ def _map_reader(names: MapNames, item: Any) -> Reader:
 
 
 def _in_order(node: Any) -> list[Any]:
-    """The members of a numbered list. A name without a number is the list's only member, as AWS takes it."""
+    """The members of a numbered list in order. A name without a number is the list's only member, as in AWS."""
     if not isinstance(node, dict):
         return [node]
     numbered = []
@@ -250,7 +250,7 @@ def encode(output: Struct, operation: str, request_id: str) -> bytes:
 
 
 def encode_json(output: Struct, operation: str, request_id: str) -> bytes:
-    """The same for a client that accepts JSON. Maps are lists of names and values here, as in XML."""
+    """Like `encode`, for a client that accepts JSON. Maps become lists of names and values, as in XML."""
     answer: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
     if output.__struct_fields__:
         answer = {f"{operation}Result": _as_json(output), **answer}
@@ -317,7 +317,7 @@ def _write(parts: list[str], name: str, value: Any, operation: str) -> None:
 
 
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"})
-# What XML cannot carry at all; such text can only come from an error that quotes its input.
+# Characters that XML cannot represent. Such text can only come from an error that quotes its input.
 _NOT_XML = [*range(9), 11, 12, *range(14, 32), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF]
 _ESCAPES.update(dict.fromkeys(_NOT_XML, "?"))
 

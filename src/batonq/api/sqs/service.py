@@ -1,4 +1,4 @@
-"""What every operation needs: the broker, names and addresses of queues, and who may do what."""
+"""What all operations share: the broker, the URLs and ARNs of queues, and authorisation."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from batonq.node.broker import Broker, Queue
 logger = logging.getLogger("batonq.sqs")
 
 ADDRESSES_MAX = 10_000
-ADDRESS_LENGTH_MAX = 512  # of an address that is kept
+ADDRESS_LENGTH_MAX = 512  # longer addresses are not cached
 URL_LENGTH_MAX = 2_048
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class SqsSettings:
     account: str = "000000000000"
-    public_url: str = ""  # empty: the host that each client used
+    public_url: str = ""  # empty: use the host that the client connected to
 
 
 class Call:
-    """One request as an operation sees it: who calls, and what came beside the input."""
+    """One request as an operation sees it: the caller, and what came with the input."""
 
     __slots__ = ("as_json", "caller", "operation", "request")
 
@@ -41,14 +41,14 @@ class Call:
         self.request = request
         self.caller = caller
         self.operation = operation
-        self.as_json = as_json  # the answer is JSON, so that a body that is its own JSON text can stand there as it is
+        self.as_json = as_json  # answers in JSON, so a body that equals its JSON text is copied as it is
 
 
 class Finish(Protocol):
-    """Answers a request: with an output, or with an error."""
+    """Answers a request with an output or an error."""
 
     def __call__(self, outcome: Struct | SqsError | BatonError, undo: Callable[[], None] | None = None) -> None:
-        """`undo` is called when no answer leaves: messages that were leased for it are the next one's."""
+        """`undo` is called when the answer cannot be sent: it releases the messages leased for the request."""
 
 
 class Service:
@@ -61,16 +61,18 @@ class Service:
 
     @staticmethod
     def fault(problem: BaseException, what: str) -> SqsError:
-        """The error for an exception that nobody expected: the log says what it is, the client only that it was."""
+        """The error for an unexpected exception. The exception goes to the log; the client only learns that there was
+        one.
+        """
         logger.error("an operation failed: %s", shortened(what, 256), exc_info=problem)
         return SqsError(INTERNAL, "An internal error occurred; see the server's log.")
 
     # --- from an address to a queue
 
     def queue(self, call: Call, url: str | None) -> Queue:
-        """The queue that a call is about, if the caller may do this with it."""
+        """The queue of a call. Raises an error unless the caller may run the call's operation on it."""
         if not url:
-            if call.request.path.count("/") != 2:  # the PHP SDK posts to the queue's own address
+            if call.request.path.count("/") != 2:  # the PHP SDK posts to the queue's own URL
                 raise missing("QueueUrl")
             url = call.request.path
         address = self._addresses.get(url) or self._address(call, url)
@@ -80,11 +82,11 @@ class Service:
         return queue
 
     def _address(self, call: Call, url: str) -> tuple[str, str]:
-        """Account and name in a queue URL; a name alone is the caller's own queue."""
+        """The account and the name in a queue URL. A bare name means the caller's own queue."""
         if "/" not in url:
             return call.caller.account, url
         try:
-            # urlsplit keeps what it has split, whatever its length.
+            # urlsplit caches its results whatever their length.
             parts = urlsplit(url).path.strip("/").split("/") if len(url) <= URL_LENGTH_MAX else []
         except ValueError:
             parts = []
@@ -95,7 +97,7 @@ class Service:
         return address
 
     def _authorize(self, call: Call, queue: Queue) -> None:
-        # A batch is the same thing many times, and is allowed by the same word.
+        # A batch needs the same permission as the single operation.
         action = call.operation.removesuffix("Batch")
         name = QueueName(queue.account, queue.name)
         if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action, name):

@@ -1,7 +1,8 @@
-"""What goes in and out of each operation, as typed structures. Field names are the wire's.
+"""The inputs and outputs of the operations, as typed structures. Field names are those of the wire format.
 
-Every input field may be missing: what is required is said by the operation, in SQS's words. Outputs leave out what is
-None, which is how both protocols leave out empty lists and maps. The tests compare all of it with botocore's model.
+Every input field is optional here: each operation checks what it requires, with the error messages of SQS. Outputs omit
+fields that are None, which is how both protocols omit empty lists and maps. Tests compare all structures with
+botocore's model.
 """
 
 # ruff: noqa: N815 - field names are the wire's
@@ -12,7 +13,7 @@ from msgspec import Raw, Struct, field
 
 
 class AttributeValue(Struct, gc=False, omit_defaults=True):
-    """A message attribute's value; lists are part of the model, and no queue takes them."""
+    """The value of a message attribute. The model includes lists, but no queue accepts them."""
 
     DataType: str | None = None
     StringValue: str | None = None
@@ -22,14 +23,15 @@ class AttributeValue(Struct, gc=False, omit_defaults=True):
 
 
 class Output(Struct, omit_defaults=True):
-    """An operation that says nothing but that it was done."""
+    """The output of an operation that returns nothing."""
 
 
 # --- messages ---------------------------------------------------------------------------------
 
 
 class SendMessageInput(Struct):
-    # Set by the protocol, whatever the wire says: all characters are known to be allowed ones; none has an escape.
+    # Set by the protocol, never by the client. `clean`: all characters are known to be allowed. `as_is`: no character
+    # is escaped.
     clean: bool = field(default=False, name="(clean)")
     as_is: bool = field(default=False, name="(as is)")
     QueueUrl: str | None = None
@@ -132,7 +134,7 @@ class BatchSuccess(Struct, gc=False):
 
 
 class BatchOutput(Output):
-    """Of DeleteMessageBatch and ChangeMessageVisibilityBatch."""
+    """The output of DeleteMessageBatch and ChangeMessageVisibilityBatch."""
 
     Successful: list[BatchSuccess] | None = None
     Failed: list[BatchFailure] | None = None
@@ -159,7 +161,7 @@ class ChangeMessageVisibilityBatchInput(Struct):
 
 
 class QueueInput(Struct):
-    """Of the operations that need to know nothing but the queue: DeleteQueue, PurgeQueue, ListQueueTags."""
+    """The input of operations that take only a queue: DeleteQueue, PurgeQueue, ListQueueTags."""
 
     QueueUrl: str | None = None
 

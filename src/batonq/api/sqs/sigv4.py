@@ -1,6 +1,6 @@
-"""AWS Signature Version 4: is a request signed by the key that it names? In headers, or in a presigned URL.
+"""AWS Signature Version 4: verifies that a request was signed by the key it names, in headers or in a presigned URL.
 
-The wall clock is what both sides share, so it is the one that judges how old a signature is.
+The age of a signature is judged by the wall clock, since that is the only clock that client and server share.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_MAX_S = 900
 EXPIRES_MAX_S = 604_800
 SIGNING_KEYS_MAX = 1_024
-SCOPE_LENGTH_MAX = 256  # of a signing key that is kept
+SCOPE_LENGTH_MAX = 256  # signing keys with longer scopes are not cached
 QUERY_PARAMETERS_MAX = 2_000
-FIELDS_MAX = 8  # of an Authorization header: there are three
+FIELDS_MAX = 8  # of an Authorization header, which needs three
 SIGNED_HEADERS_MAX = 100
 _UNRESERVED = "-_.~"
 _EXPIRES = re.compile(r"[1-9][0-9]{0,5}")
-# Whoever could add or change one of these could change what the request means, or for how long. SDKs do not sign their
-# amz-sdk-* headers.
-_MUST_BE_SIGNED = (b"x-amz-", b"baton-", b"idempotency-key")  # how their names start
-_ADDED_ON_THE_WAY = (b"x-amz-cf-id",)  # by CloudFront; it means nothing here
+# An attacker who could add or change one of these headers could change what the request means, or how long it is valid.
+# SDKs do not sign their amz-sdk-* headers.
+_MUST_BE_SIGNED = (b"x-amz-", b"baton-", b"idempotency-key")  # prefixes of header names
+_ADDED_ON_THE_WAY = (b"x-amz-cf-id",)  # added by CloudFront; it has no meaning here
 
 
 class Signature(NamedTuple):
-    """What a request says about its signature."""
+    """The parts of a request's signature."""
 
     access_key: str
     date: str
@@ -51,7 +51,7 @@ class Signature(NamedTuple):
     signed_headers: list[str]
     signature: str
     time: str  # like 20260102T030405Z
-    expires_s: int | None  # of a presigned URL
+    expires_s: int | None  # only for a presigned URL
 
     @property
     def scope(self) -> str:
@@ -59,7 +59,7 @@ class Signature(NamedTuple):
 
 
 def parse(request: Request) -> Signature:
-    """Read the signature of a request, without checking it. Raises SqsError when there is none."""
+    """Parse a request's signature without verifying it. Raises SqsError when there is none."""
     authorization = request.header(b"authorization")
     if authorization:
         return _from_header(request, authorization)
@@ -134,7 +134,7 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 
 
 class Verifier:
-    """Checks signatures. Derived signing keys hold for a day and a service, so they are kept."""
+    """Verifies signatures. A derived signing key is valid for one day and one service, so it is cached."""
 
     def __init__(self, find_secret: Callable[[str], str | None], wall: Callable[[], float]) -> None:
         self._find_secret = find_secret
@@ -142,7 +142,9 @@ class Verifier:
         self._signing_keys: BoundedCache[tuple[str, str, str], bytes] = BoundedCache(SIGNING_KEYS_MAX, SCOPE_LENGTH_MAX)
 
     def verify(self, request: Request) -> str:
-        """The access key that signed the request. Raises SqsError unless it did."""
+        """Verify the signature and return the access key that signed the request. Raises SqsError for an invalid
+        signature.
+        """
         signature = parse(request)
         secret = self._find_secret(signature.access_key)
         if secret is None:
@@ -156,7 +158,7 @@ class Verifier:
                 "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
                 "Access Key and signing method. Consult the service documentation for details.",
             )
-        # Not before: whoever knows only the name of a key could fill the memory.
+        # Cache the key only after verification: otherwise anyone who knows the id of a key could fill the cache.
         self._signing_keys.put((signature.access_key, secret, signature.scope), key, len(signature.scope))
         return signature.access_key
 
@@ -179,7 +181,7 @@ class Verifier:
             )
 
     def _signing_key(self, signature: Signature, secret: str) -> bytes:
-        # The secret is part of the name under which the key is kept: a key whose secret changed gets another.
+        # The secret is part of the cache key, so a changed secret gets a new signing key.
         name = (signature.access_key, secret, signature.scope)
         key = self._signing_keys.get(name)
         if key is None:
@@ -198,7 +200,7 @@ def _is_signed(canonical: bytes, signature: Signature, key: bytes) -> bool:
 
 def _check_signed(request: Request, signature: Signature) -> None:
     signed = {name.encode("latin-1", "replace") for name in signature.signed_headers}
-    if len(signed) != len(signature.signed_headers):  # each time a name is given, its value is hashed again
+    if len(signed) != len(signature.signed_headers):  # each repeated name would cost another hash of its value
         raise SqsError(INCOMPLETE_SIGNATURE, "SignedHeaders must name each header once.")
     if b"host" not in signed:
         raise SqsError(WRONG_SIGNATURE, "'Host' must be a 'SignedHeader' in the AWS Authorization.")
@@ -212,9 +214,10 @@ def _check_signed(request: Request, signature: Signature) -> None:
 
 
 def _canonical(request: Request, signature: Signature) -> Iterator[bytes]:
-    """The request in the one form that both sides sign; then in those that some clients make of it.
+    """The canonical form of the request, followed by variants that some clients sign.
 
-    They leave the path, or the query, as it is on the wire (curl does, in some versions): no less is signed by that.
+    In the variants, the path or the query stays as it is on the wire (some versions of curl do this). The variants
+    cover no less of the request.
     """
     payload = sha256(request.body).hexdigest()
     declared = request.header(b"x-amz-content-sha256")

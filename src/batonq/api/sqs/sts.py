@@ -1,4 +1,4 @@
-"""STS GetCallerIdentity: SDK-based tools call it to learn the account. Nothing else of STS is here."""
+"""STS GetCallerIdentity, which SDK-based tools call to learn the account. No other STS operation is supported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message, an id and a batch must be, in SQS's words when they are not."""
+"""Validation of messages, ids and batches, with the error messages of SQS."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ NAME_BYTES_MAX = 256
 TRACE_BYTES_MAX = 2_048
 DELAY_MAX_S = 900
 
-# Not allowed in a message: control characters but tab, line feed and carriage return, and U+FFFE and U+FFFF. The
-# rest of what is not allowed (surrogates) has no form in UTF-8.
+# Not allowed in a message: control characters except tab, line feed and carriage return, and U+FFFE and U+FFFF. The
+# other forbidden characters (surrogates) cannot be encoded in UTF-8.
 _CONTROLS = bytes(code for code in range(32) if code not in (9, 10, 13))
 NOT_CHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 _BAD_CHARACTERS = (
@@ -48,7 +48,7 @@ _RESERVED = ("aws.", "amazon.")
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a body, if all its characters are allowed."""
+    """The bytes of a body. Raises SqsError when the body has a character that is not allowed."""
     data = _encoded(text)
     if data is None:
         raise SqsError(INVALID_MESSAGE_CONTENTS, _BAD_CHARACTERS)
@@ -64,7 +64,7 @@ def _encoded(text: str) -> bytes | None:
 
 
 def _encoded_value(text: str) -> bytes:
-    """The same of what stands in an attribute, where SQS has another error for it."""
+    """Like `encoded`, for the value of an attribute, for which SQS has a different error."""
     data = _encoded(text)
     if data is None:
         raise invalid_value(_BAD_CHARACTERS)
@@ -72,7 +72,9 @@ def _encoded_value(text: str) -> bytes:
 
 
 def allowed(data: bytes) -> bool:
-    """Whether the text has only characters that a message may have; by translate, which is quicker than a pattern."""
+    """Whether the text has only characters that a message may have. bytes.translate is faster than a regular
+    expression.
+    """
     if len(data.translate(None, _CONTROLS)) != len(data):
         return False
     return data.isascii() or not (NOT_CHARACTERS[0] in data or NOT_CHARACTERS[1] in data)
@@ -91,7 +93,7 @@ def check_identifier(value: str, parameter: str) -> None:
 
 
 def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
-    """The ids of a batch's entries. Raises SqsError when the batch as a whole cannot be taken."""
+    """The ids of a batch's entries. Raises SqsError when the batch as a whole is invalid."""
     entry_name = f"{operation}RequestEntry"
     if not entries:
         raise SqsError(EMPTY_BATCH_REQUEST, f"There should be at least one {entry_name} in the request.")
@@ -120,7 +122,7 @@ def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
 
 
 def _are_plain(ids: list[Any]) -> bool:
-    """Whether all ids are in order, told at a glance: distinct, not empty, not too long, of letters and digits."""
+    """A fast check that all ids are valid: distinct, not empty, not too long, only letters and digits."""
     different = {*ids}
     if len(different) != len(ids) or None in different or "" in different:
         return False
@@ -189,12 +191,12 @@ def _check_name(name: str) -> None:
 
 
 def attributes_size(attributes: Sequence[Attribute]) -> int:
-    """What attributes add to a message's size: names, types and values."""
+    """The number of bytes that attributes add to a message's size: names, types and values."""
     return sum(len(row.name.encode()) + len(row.data_type.encode()) + len(row.value) for row in attributes)
 
 
 def trace_header(values: Mapping[str, AttributeValue]) -> str:
-    """The one system attribute that a sender may set."""
+    """The trace header, the only system attribute that a sender may set."""
     for name, value in values.items():
         if name != TRACE_HEADER:
             raise invalid_value(f"Message system attribute name '{shortened(name, 256)}' is invalid.")

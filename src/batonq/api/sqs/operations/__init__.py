@@ -1,1 +1,1 @@
-"""The operations: from an input to commands for the broker, and from its answers to an output."""
+"""The SQS operations: each turns its input into commands for the broker, and the broker's answers into an output."""

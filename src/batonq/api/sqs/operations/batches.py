@@ -1,4 +1,4 @@
-"""What the batch operations have in common."""
+"""Helpers shared by the batch operations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def failure(entry_id: str, error: SqsError) -> BatchFailure:
 
 
 def outcome_of(ids: Sequence[str], errors: Sequence[SqsError | None]) -> BatchOutput:
-    """The answer to a batch of which each entry succeeded or has an error."""
+    """The answer to a batch, given for each entry its error or None for success."""
     successful = [BatchSuccess(entry_id) for entry_id, error in zip(ids, errors, strict=True) if error is None]
     failed = [failure(entry_id, error) for entry_id, error in zip(ids, errors, strict=True) if error is not None]
     return BatchOutput(successful or None, failed or None)

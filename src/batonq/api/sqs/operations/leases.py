@@ -1,4 +1,4 @@
-"""DeleteMessage, ChangeMessageVisibility and their batches: what the holder of a lease does with it."""
+"""DeleteMessage, ChangeMessageVisibility and their batch forms: the operations that take a receipt."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def change_message_visibility_batch(
                 raise missing(f"ChangeMessageVisibilityBatchRequestEntry.{at + 1}.VisibilityTimeout")
             _check_visibility(entry.VisibilityTimeout)
         except SqsError as error:
-            errors[at] = error.with_traceback(None)  # which would keep the request
+            errors[at] = error.with_traceback(None)  # a traceback would keep the request in memory
             continue
         receipts.append(entry.ReceiptHandle)
         visibilities_ms.append(entry.VisibilityTimeout * SECOND_MS)
@@ -120,7 +120,9 @@ def _one(receipt: str, finish: Finish) -> Callable[[Results | BatonError], None]
 def _batch(
     ids: Sequence[str], errors: list[SqsError | None], receipts: Sequence[str], finish: Finish
 ) -> Callable[[Results | BatonError], None]:
-    """`errors` are of the entries that are not asked for; the others come in their order, with these receipts."""
+    """Answers a batch. `errors` holds the errors of entries that were not submitted; `results` covers the remaining
+    entries, in order, which have these receipts.
+    """
 
     def done(results: Results | BatonError) -> None:
         if isinstance(results, BatonError):
@@ -146,7 +148,9 @@ def _check_visibility(timeout_s: int) -> None:
 
 
 def _failing(call: Call, queue: Queue, delay_s: int) -> Failing:
-    """Give the message back and say why; here VisibilityTimeout is the delay, which may be up to the retention."""
+    """Return the message to the queue and record why it failed. VisibilityTimeout is the delay here, which may be as
+    long as the queue's retention.
+    """
     retention_s = queue.policy.retention_ms // SECOND_MS
     if not 0 <= delay_s <= retention_s:
         raise invalid(delay_s, "VisibilityTimeout", f"The delay of a nack must be between 0 and {retention_s}.")
@@ -162,7 +166,7 @@ def _failing(call: Call, queue: Queue, delay_s: int) -> Failing:
 
 
 def told(problem: BatonError, receipt: str) -> SqsError:
-    """An error about a receipt, in the words that clients match on."""
+    """Translate an error about a receipt, in the words that clients match on."""
     if isinstance(problem, LeaseLost):
         return invalid(receipt, "ReceiptHandle", EXPIRED)
     if isinstance(problem, MessageGone):

@@ -1,4 +1,6 @@
-"""Move tasks: taking the messages of a dead-letter queue, or those that died in another, back or to another queue."""
+"""Message move tasks: redrive a dead-letter queue, or the dead messages of another queue, to the source or another
+queue.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def _handle(service: Service, source: Queue, job: Job) -> str:
 
 
 def _read_handle(handle: str) -> tuple[str, str]:
-    """The task's id and its source's ARN."""
+    """The task's id and the ARN of its source queue."""
     try:
         content = json.loads(urlsafe_b64decode(handle.encode("ascii")))
         task_id, source_arn = content["taskId"], content["sourceArn"]

@@ -1,4 +1,4 @@
-"""The operations on queues: create, find, list, describe, change, tag, purge and delete them, and let others in."""
+"""The operations on queues: create, find, list, describe, change, tag, purge and delete, and grant permissions."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ async def list_dead_letter_source_queues(
 
 
 def _page(queues: Sequence[Queue], count: int | None, token: str | None) -> tuple[Sequence[Queue], str | None]:
-    """One page of queues that are sorted by name, and the token for the next: the name of the last one on this."""
+    """One page of queues that are sorted by name, and the token for the next page. The token is made from the name of
+    this page's last queue.
+    """
     if count is not None and not 1 <= count <= PAGE_MAX:
         raise invalid_value(
             "Value for parameter MaxResults is invalid. "

@@ -64,7 +64,7 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
 
     command = Receive(queue.number, count, visibility_ms, holder(call, consumer), attempt, wait_ms, whole)
     waiting = service.broker.receive(queue, command, received)
-    # Whoever leaves before the answer takes no message along.
+    # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
     call.request.abandon = None if waiting is None else waiting.abandon
 
@@ -80,7 +80,9 @@ def _output(
 
 
 def _texts(received: Received, as_json: bool) -> Iterable[str | Raw]:
-    """Bodies that are text, for an answer. One that has no escape in JSON is put into JSON as it is."""
+    """The bodies of text messages, for an answer. A body that needs no escapes in JSON is copied into the JSON as it
+    is.
+    """
     if not as_json:
         return map(bytes.decode, received.bodies)
     return [
@@ -90,7 +92,7 @@ def _texts(received: Received, as_json: bool) -> Iterable[str | Raw]:
 
 
 def numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, int]:
-    """How many, for how long, and how long to wait; times in milliseconds."""
+    """The maximum number of messages, the visibility timeout and the wait time, both in milliseconds."""
     count = given.MaxNumberOfMessages
     if count is None:
         count = 1
@@ -112,7 +114,7 @@ def numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, 
 
 
 def holder(call: Call, consumer: str) -> str:
-    """Who holds the lease: as the consumer names itself, else its key and where it calls from."""
+    """The holder of the lease: the name that the consumer gives itself, else its access key and address."""
     named = call.request.headers.get(CONSUMER_HEADER)
     if named:
         consumer = named.decode("utf-8", "replace")
@@ -123,7 +125,9 @@ def holder(call: Call, consumer: str) -> str:
 
 
 def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
-    """Of a dead letter. One that was redriven is none any more; the queue that it came from may be gone."""
+    """The ARN of the queue that a dead letter came from, even if that queue no longer exists. Empty for a redriven
+    message, which is no longer a dead letter.
+    """
     lineage = delivery.lineage
     if lineage is None or lineage.moved == "redrive":
         return ""
@@ -132,7 +136,7 @@ def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
 
 
 def _past(delivery: Delivery) -> Lineage:
-    """The past that it brought, and how it failed here since."""
+    """The lineage that the message arrived with, extended by its failures in this queue."""
     past = delivery.lineage or _NO_PAST
     failure = delivery.failure
     if failure is None:
@@ -149,7 +153,7 @@ def _past(delivery: Delivery) -> Lineage:
 
 _NO_PAST = Lineage()
 
-# Name → how to get it; an empty text is left out.
+# Name → function that returns the value. An empty value is left out of the answer.
 _SYSTEM: dict[str, Callable[[Service, Queue, Delivery], str]] = {
     "SenderId": lambda service, queue, delivery: delivery.sender,
     "SentTimestamp": lambda service, queue, delivery: str(delivery.sent_ms),
@@ -160,7 +164,7 @@ _SYSTEM: dict[str, Callable[[Service, Queue, Delivery], str]] = {
     "MessageGroupId": lambda service, queue, delivery: delivery.group,
     "AWSTraceHeader": lambda service, queue, delivery: delivery.trace,
     "DeadLetterQueueSourceArn": _source_arn,
-    # Ours, see extensions.SYSTEM_ATTRIBUTES.
+    # Baton's own, see extensions.SYSTEM_ATTRIBUTES.
     "Baton.FirstQueue": lambda service, queue, delivery: _past(delivery).first_arn,
     "Baton.FirstMessageId": lambda service, queue, delivery: _past(delivery).first_id,
     "Baton.FirstFailureTimestamp": lambda service, queue, delivery: str(_past(delivery).first_failure_ms or ""),
@@ -175,7 +179,8 @@ _SYSTEM: dict[str, Callable[[Service, Queue, Delivery], str]] = {
 _ALL_SYSTEM = tuple(name for name in _SYSTEM if name not in SYSTEM_ATTRIBUTES)
 
 
-# The older list has the type of queue attributes' names in the model; those are no message's, and no error.
+# In the SQS model, the older list of names is typed as names of queue attributes. Messages have no such attributes, but
+# asking for one is not an error.
 _NO_ERROR = {*ATTRIBUTES, ALL_OF_OURS}
 
 

@@ -52,9 +52,9 @@ from batonq.queue_attributes import PREFIX
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
-RETRY_HEADER = b"amz-sdk-retry"  # of older SDKs: how many tries there were, how long was waited, what is left
+RETRY_HEADER = b"amz-sdk-retry"  # of older SDKs: attempts made, time waited, retry quota left
 INVOCATION_LENGTH_MAX = 128
-TRACE_HEADER = b"x-amzn-trace-id"  # how instrumented SDKs name the trace; it becomes AWSTraceHeader
+TRACE_HEADER = b"x-amzn-trace-id"  # instrumented SDKs put the trace here; it becomes AWSTraceHeader
 WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 NO_DEDUPLICATION_ID = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
@@ -123,7 +123,7 @@ def _batch_results(
     outcome: Sent,
     failed: list[BatchFailure],
 ) -> list[SendMessageBatchResultEntry]:
-    """What becomes of each message; those that are refused are added to the failed ones."""
+    """The results of the accepted messages. Refused messages are appended to `failed`."""
     if outcome.first and not (queue.fifo or command.attributes or command.traces):
         names = message_ids(outcome.shard, range(outcome.first, outcome.first + outcome.count))
         return [*map(SendMessageBatchResultEntry, ids, names, map(bytes.hex, digests))]
@@ -148,7 +148,7 @@ def _batch_results(
 
 
 def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) -> None:
-    """What a FIFO queue asks of every entry refuses the whole batch, as SQS does."""
+    """Check what a FIFO queue requires of every entry. One invalid entry refuses the whole batch, as in SQS."""
     for entry in entries:
         if not entry.MessageGroupId:
             raise invalid_value("The request must contain the parameter MessageGroupId.")
@@ -157,7 +157,7 @@ def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) ->
 
 
 class _Messages:
-    """The messages of one request, as they are read."""
+    """Collects the messages of one request into a Send command."""
 
     __slots__ = ("_as_is", "_builder", "_call", "_clean", "_queue", "_trace", "digests")
 
@@ -168,10 +168,10 @@ class _Messages:
         self._as_is = given.as_is
         self._trace = _trace_of(call.request) if TRACE_HEADER in call.request.headers else ""
         self._builder = SendBuilder()
-        self.digests: list[bytes] = []  # MD5s of the bodies as they came
+        self.digests: list[bytes] = []  # MD5s of the bodies as received
 
     def add_all(self, entries: Sequence[SendMessageBatchEntry], ids: list[str]) -> list[BatchFailure]:
-        """The entries that cannot be sent."""
+        """Add the entries of a batch. Returns a failure for each entry that cannot be sent."""
         if not self._trace and not self._queue.fifo and not any(map(_is_more_than_a_body, entries)):
             self._add_bodies([entry.MessageBody for entry in entries])
             if len(self.digests) == len(entries):
@@ -198,7 +198,9 @@ class _Messages:
         return failed
 
     def _body(self, value: str | bytes | None) -> bytes:
-        """The body of a message as it is kept. Raises SqsError when it has characters that no message may have."""
+        """The bytes of a body as they are stored. Raises SqsError when the body has characters that no message may
+        have.
+        """
         if isinstance(value, bytes):
             if self._as_is and self._clean:
                 return value[1:-1]
@@ -208,7 +210,7 @@ class _Messages:
         return value.encode() if self._clean else encoded(value)
 
     def _add_bodies(self, values: list[str | bytes | None]) -> None:
-        """Messages that are nothing but bodies, all of them if they can be sent."""
+        """Add messages that have only a body. Adds either all of them or, when any of them cannot be sent, none."""
         try:
             bodies = [*map(self._body, values)]
         except SqsError:
@@ -222,7 +224,7 @@ class _Messages:
             self._builder.digests = self.digests
 
     def add(self, given: SendMessageInput | SendMessageBatchEntry, body_name: str) -> int:
-        """Returns the message's size. Raises SqsError when it is not one for this queue."""
+        """Add one message and return its size. Raises SqsError when the message is not valid for this queue."""
         body = self._body(given.MessageBody)
         if not body:
             raise missing(body_name)
@@ -271,7 +273,7 @@ def _is_more_than_a_body(entry: SendMessageBatchEntry) -> bool:
 
 
 def _trace_of(request: Request) -> str:
-    """The trace that the request itself belongs to; one that cannot be kept is not worth a refusal."""
+    """The trace that the request belongs to. A trace that cannot be stored is ignored; the request is not refused."""
     value = request.headers[TRACE_HEADER]
     if len(value) > TRACE_BYTES_MAX or not value.isascii() or not allowed(value):
         return ""
@@ -283,7 +285,7 @@ def _put_delay(queue: Queue, builder: SendBuilder, delay_s: int) -> None:
         raise invalid(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
     if not queue.fifo:
         builder.put("delays_ms", delay_s * SECOND_MS)
-    elif delay_s:  # 0 means the queue's own delay, the only one that a FIFO queue has
+    elif delay_s:  # 0 means the queue's own delay; a FIFO queue allows no other delay per message
         raise invalid(delay_s, "DelaySeconds", WRONG_QUEUE_TYPE)
 
 
@@ -295,7 +297,7 @@ def _put_deduplication_id(queue: Queue, builder: SendBuilder, value: str) -> Non
 
 
 def _put_attributes(queue: Queue, builder: SendBuilder, values: dict[str, AttributeValue]) -> int:
-    """Returns what they add to the message's size."""
+    """Add attributes to the last message. Returns the number of bytes they add to its size."""
     attributes = message_attributes(values)
     builder.put("attributes", encode_attributes(attributes))
     own = {row.name: row.value.decode("utf-8", "replace") for row in attributes if row.name.startswith(PREFIX)}
@@ -318,14 +320,16 @@ def _check_size(queue: Queue, size: int) -> None:
 
 
 def is_first_try(request: Request) -> bool:
-    """Whether the SDK says that it has not made this request before."""
+    """Whether the SDK reports that this is the request's first attempt."""
     if ATTEMPT_HEADER in request.headers:
         return b"attempt=1;" in request.headers[ATTEMPT_HEADER].replace(b" ", b"") + b";"
     return request.headers.get(RETRY_HEADER, b"").startswith(b"0/")
 
 
 def invocation(request: Request, digests: Sequence[bytes]) -> str:
-    """What is the same when an SDK tries the same request again, and never in another request."""
+    """An id that stays the same when an SDK retries a request and differs between requests. Empty when the SDK sends
+    none.
+    """
     name = request.headers.get(INVOCATION_HEADER)
     if name is None:
         return ""

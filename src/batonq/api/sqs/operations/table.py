@@ -1,4 +1,4 @@
-"""Every operation by its name: what runs it, and what it takes."""
+"""The table of operations: for each name, its function, input, output and decoder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batonq.api.sqs.shapes import (
 Run = Callable[[Service, Call, Any], Awaitable[Struct]]
 Start = Callable[[Service, Call, Any, Finish], None]
 
-# On messages: they are started, and answer when what they did is committed.
+# Operations on messages. They are started without a task, and answer once their records are committed.
 _STARTS: dict[str, Start] = {
     "SendMessage": sending.send_message,
     "SendMessageBatch": sending.send_message_batch,
@@ -59,7 +59,7 @@ class Operation(NamedTuple):
     run: Run | None
     input: type[Struct]
     output: type[Struct]
-    decode: Callable[[bytes], Struct]  # of the JSON protocol
+    decode: Callable[[bytes], Struct]  # decodes a body of the JSON protocol
 
 
 _OUTPUTS: dict[str, type[Struct]] = {
