@@ -54,8 +54,8 @@ class Type(IntEnum):
     #                    deduplication id is still known after the purge, 0: none is
     QUEUE_CLOSED = 16  # w1 catalog version
     JOB_SET = 20  # var: the job
-    REQUESTED = 25  # w1 first sequence (0: not accepted here), w3 expiry (0: forgotten), w4 messages (0: partly accepted
-    #                 request; 2: duplicate, for one message of a request with an Idempotency-Key), w5 hash of its name
+    REQUESTED = 25  # w1 first sequence (0: not accepted here), w3 expiry (0: forgotten), w4 messages (0: some accepted,
+    #                 2: a duplicate, if it is one message of a request with an Idempotency-Key), w5 hash of its name
     PRODUCED = 27  # a producer's numbers up to w3 were accepted: w1 sequence of the last number's message, w4 how many
     #                numbers up to w3 became consecutive messages, w5 hash of queue and producer; aux: expiry s
 
@@ -90,7 +90,7 @@ class DeletedFlag(IntFlag):
 
 class ArrivedFlag(IntFlag):
     NOTED = 2  # var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
-    OVERLAY = 64  # var is a lineage over the payload at the source's position, not a payload of its own
+    OVERLAY = 64  # var is a lineage overlay for the payload at the source's position, not a payload
     REFUSED = 128  # refused; only the entry number is used up
 
 

@@ -28,14 +28,14 @@ from batonq.queue_attributes import (
 )
 
 TEXT_BYTES_MAX = 8192
-DIVIDED = tuple(row.name for row in ATTRIBUTES.values() if row.divided)  # limits that a queue's shards share
+DIVIDED = tuple(row.name for row in ATTRIBUTES.values() if row.divided)  # limits divided among a queue's shards
 JSON_CHECKS: dict[str, Callable[[str], object]] = {
     "RedrivePolicy": redrive.parse_redrive_policy,
     "RedriveAllowPolicy": redrive.check_redrive_allow_policy,
     "Policy": check_policy,
     "Baton.RetryPolicy": parse_retry,
 }
-_EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # tools send an empty map to remove them
+_EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # an empty map removes them, like an empty text
 
 _ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None and not row.fifo_only}
 _FIFO_ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None}

@@ -123,7 +123,7 @@ class Shard(Holding, Persist, Validate):
         return parse(spread).numbers_from(self.number) if spread else 0
 
     def hint(self, number: int) -> Hint:
-        """What a receive would find in a queue, by its next message alone."""
+        """What a receive would find in a queue. Only the next message is examined."""
         queue = self.queue_state(number)
         lane = queue.ready.best_lane(queue.policy.ageing_ms)
         if lane is None or (queue.fifo and queue.in_flight >= queue.policy.in_flight_max):
