@@ -74,8 +74,8 @@ class _Ring:
         self.key[at] = self.expires[at] = 0
 
     def oldest(self) -> int:
-        """The index of the first entry. If too many empty places precede it, the index of an empty place; if there
-        is no entry, the end.
+        """The index of the first entry. If many empty places precede it, the index at which the search stopped; if
+        there is no entry, the end.
         """
         at, end = self.front, len(self.key)
         for _ in range(_LOOK):

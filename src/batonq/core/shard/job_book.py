@@ -8,7 +8,8 @@ from batonq.core.commands import Job
 
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that has not ended
 KEPT_MAX = 10  # ended jobs kept per queue
-TOTAL_MAX = 10_000  # ended jobs kept in total; active jobs do not count, so that a book loads unchanged
+# Ended jobs kept in total, because queues come and go. Active jobs do not count, so that a book loads unchanged.
+TOTAL_MAX = 10_000
 
 
 class JobBook(dict[str, Job]):

@@ -242,7 +242,9 @@ class Receiving(Sending):
         return self.columns.expires[slot] <= now // 1000 or self._exhausted(queue, slot)
 
     def _put_away(self, queue: QueueState, slot: int, now: int) -> None:
-        """Expire or dead-letter a message that may no longer be leased. Expiry comes first if both apply."""
+        """Handle a message that may no longer be leased: it expires, is dead-lettered, or becomes DEAD. Expiry comes
+        first if both reasons apply.
+        """
         if self.columns.expires[slot] <= now // 1000:
             self._expire_message(slot, now)
         else:

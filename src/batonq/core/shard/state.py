@@ -97,7 +97,7 @@ class ShardState:
         self.origins: dict[int, int] = {}  # slot of a dead letter → source queue | source shard << 32
         self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives as long as it, window end (s)
         self.refusals: dict[int, int] = {}  # slot → number of refusals by its destination
-        self.passed: dict[int, int] = {}  # slot → last shard (16 bits) of the target queue that its group has left
+        self.passed: dict[int, int] = {}  # slot → shard (16 bits) | queue << 16 that its group has moved from
         self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
         self.channels: dict[int, Channel] = {}
         self.incoming: dict[int, Incoming] = {}  # source shard → the receiving end of its channel

@@ -270,8 +270,8 @@ class Transfer(Replay):
         return self.lines.find(queue.number, group, 0) == NIL
 
     def _settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
-        """Apply the destination's results: accepted messages are removed here, refused ones return and are retried
-        after a backoff.
+        """Apply the destination's results: accepted messages are removed here, refused ones return to their queue. A
+        refused dead letter is retried after a backoff.
         """
         channel = self.channels[shard]
         columns = self.columns
