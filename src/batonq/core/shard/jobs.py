@@ -1,5 +1,5 @@
-"""Jobs: long pieces of work that move messages, with a rate and progress. A job survives a restart, because the log
-holds all of its state.
+"""Jobs: long pieces of work that move messages, with a rate and progress. After a restart a job continues from the
+log alone.
 
 A job goes through its queue in arrival order, up to the newest message at its start. A job without a selection moves
 every message, and the core chooses. For a job with a filter, a list of ids or an edit, node/ chooses, because it can
