@@ -1,7 +1,7 @@
-"""What can be asked of a shard, and what it answers: plain values. The shard itself is in `shard/machine.py`.
+"""The commands of a shard and their outcomes, as plain values. The shard itself is in `shard/machine.py`.
 
-A command is one request's work on one queue, as columns: a list for each property, with an entry for each message. A
-column that no message of the request uses is empty, and costs nothing.
+A command is one request's work on one queue, as columns: one list per property, with one entry per message. A column
+that no message of the request uses is empty and costs nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from batonq.errors import BatonError
 
 
 class Once(NamedTuple):
-    """A request that its sender named: its name and what it says, as text, and how long both are remembered."""
+    """A request named by its sender: its name and content as text, and how long both are remembered."""
 
     name: str
     content: str
@@ -25,36 +25,36 @@ class Once(NamedTuple):
 
 @dataclass(slots=True)
 class Send:
-    """Messages to be sent to one queue. Times are milliseconds."""
+    """Messages to send to one queue. Times are in milliseconds."""
 
     queue: int
     bodies: Sequence[bytes]
-    digests: Sequence[bytes] = ()  # MD5 of each body; they may be left out when there are no deduplication ids
+    digests: Sequence[bytes] = ()  # MD5 of each body; may be omitted if there are no deduplication ids
     sender: str = ""
-    content: int = 0  # what all bodies are, see payload.Content
-    contents: Sequence[int] = ()  # what each body is, when they differ
-    attributes: Sequence[bytes] = ()  # see payload.py: the encoding that is digested, sorted by name
+    content: int = 0  # content type of all bodies, see payload.Content
+    contents: Sequence[int] = ()  # content type of each body, if they differ
+    attributes: Sequence[bytes] = ()  # encoded and sorted by name, see payload.py
     groups: Sequence[str] = ()
     dedup_ids: Sequence[str] = ()  # explicit, or the SHA-256 of the body on a queue with content-based deduplication
-    strict: Sequence[bool] = ()  # reusing the deduplication id with other content is an error, not a duplicate
+    strict: Sequence[bool] = ()  # reusing the deduplication id with different content is an error, not a duplicate
     traces: Sequence[str] = ()
-    priorities: Sequence[int] = ()  # empty: normal
-    delays_ms: Sequence[int | None] = ()  # None: the queue's
-    ttls_ms: Sequence[int | None] = ()  # None: the queue's retention
-    max_receives: Sequence[int] = ()  # 0: the queue's
-    producer: str = ""  # who sends them, when the producer numbers its messages: see shard/producers.py
-    numbers: Sequence[int] = ()  # the producer's
-    request: int = 0  # hash of the name that an SDK gave to its request; 0: it has none
+    priorities: Sequence[int] = ()  # empty: normal priority
+    delays_ms: Sequence[int | None] = ()  # None: the queue's delay
+    ttls_ms: Sequence[int | None] = ()  # None: the queue's retention period
+    max_receives: Sequence[int] = ()  # 0: the queue's maximum
+    producer: str = ""  # name of a producer that numbers its messages, see shard/producers.py
+    numbers: Sequence[int] = ()  # the producer's number of each message
+    request: int = 0  # hash of the name that an SDK gave to its request; 0: no name
     once: Once | None = None
 
     @property
     def is_bare(self) -> bool:
-        """Whether the messages are nothing but bodies, which no producer numbers and no Idempotency-Key names."""
+        """Whether the messages have only bodies, without a producer's numbers or an Idempotency-Key."""
         return not (self.producer or self.once is not None or self.has_columns)
 
     @property
     def has_columns(self) -> bool:
-        """Whether any message is more than a body."""
+        """Whether any message has more than a body."""
         return bool(
             self.attributes
             or self.groups
@@ -68,17 +68,17 @@ class Send:
         )
 
     def key_at(self, at: int, fifo: bool) -> str:
-        """What decides which shard of its queue a message belongs to; empty: nothing does."""
+        """The key that decides which shard of the queue a message belongs to; empty if any shard will do."""
         if fifo:
             return self.groups[at] if self.groups else ""
         return (self.dedup_ids[at] if self.dedup_ids else "") or self.producer
 
     def is_keyed(self, fifo: bool) -> bool:
-        """Whether any message belongs to a certain shard of its queue."""
+        """Whether any message belongs to a particular shard of its queue."""
         return fifo or bool(self.producer) or any(self.dedup_ids)
 
     def pick(self, places: Sequence[int]) -> Send:
-        """The same command with some of its messages."""
+        """The command with only the messages at these indexes."""
         if len(places) == len(self.bodies):
             return self
         changes: dict[str, Any] = {
@@ -105,7 +105,7 @@ SEND_COLUMNS = (
 
 
 class Accepted(NamedTuple):
-    """A message that was taken. A duplicate names the first message; its sequence is 0 and its id empty if unknown."""
+    """An accepted message. A duplicate names the first message; its sequence is 0 and its id empty if unknown."""
 
     sequence: int
     message_id: str
@@ -114,16 +114,16 @@ class Accepted(NamedTuple):
 
 @dataclass(slots=True)
 class Sent:
-    """The outcome of a Send. A batch that was taken whole, as new messages in a row, is its first sequence; else each
-    message has a result.
+    """The outcome of a Send. If the whole batch was accepted as new messages with consecutive sequences, `first` is
+    the first sequence. Otherwise `each` has one result per message.
     """
 
     shard: int
     first: int  # 0: see `each`
     count: int
     each: Sequence[Accepted | BatonError] = ()
-    replayed: bool = False  # it had been made before, by the same name (`once`), and nothing was sent now
-    numbers_from: int = 0  # what is added to a sequence to number a message in its queue, see Spread
+    replayed: bool = False  # an earlier request had the same name (`once`), and nothing was sent now
+    numbers_from: int = 0  # offset from a sequence to the message's number in its queue, see Spread
 
     def __len__(self) -> int:
         return self.count
@@ -135,7 +135,7 @@ class Sent:
         return self.results()[at]
 
     def results(self) -> Sequence[Accepted | BatonError]:
-        """A result for each message."""
+        """One result per message."""
         if not self.first:
             return self.each
         shard, offset = self.shard, self.numbers_from
@@ -143,7 +143,7 @@ class Sent:
         return [Accepted(offset + sequence, message_id(shard, sequence), False) for sequence in sequences]
 
     def numbered(self, numbers_from: int) -> Sent:
-        """With the messages' numbers in the queue instead of their sequences on the shard."""
+        """The outcome with the messages' numbers in the queue instead of their sequences on the shard."""
         if not numbers_from:
             return self
         if self.first:
@@ -156,7 +156,7 @@ class Sent:
 
 
 class Claim(NamedTuple):
-    """A receipt, opened and checked by node/: which message, under which lease."""
+    """The content of a receipt, after node/ has opened and checked it: the message and its lease."""
 
     slot: int
     sequence: int
@@ -165,27 +165,29 @@ class Claim(NamedTuple):
 
 @dataclass(slots=True)
 class Receive:
-    """Lease up to so many messages to a holder. With `wait_ms` the shard's host keeps it until there is one."""
+    """Lease up to `max_messages` messages to a holder. With `wait_ms` the shard's host keeps the command until a
+    message is available.
+    """
 
     queue: int
     max_messages: int
-    visibility_ms: int | None  # None: the queue's
+    visibility_ms: int | None  # None: the queue's timeout
     holder: str
-    attempt: str = ""  # a repeated receive of this name gets the same leases again; FIFO queues only
+    attempt: str = ""  # a repeated receive with this attempt id gets the same leases; FIFO queues only
     wait_ms: int = 0
-    whole: bool = False  # the answer needs all that is known of the messages, not only their bodies
+    whole: bool = False  # the answer needs all properties of the messages, not only their bodies
 
 
 @dataclass(slots=True)
 class Delete:
     queue: int
-    claims: Sequence[tuple[int, int, int]]  # slot, sequence and epoch of each, as in Claim
-    strict: bool = False  # only the current lease counts, whatever the queue's setting is
+    claims: Sequence[tuple[int, int, int]]  # slot, sequence and epoch per claim, as in Claim
+    strict: bool = False  # accept only current leases, whatever the queue's setting
 
 
 @dataclass(slots=True)
 class ChangeVisibility:
-    """Each lease ends so many milliseconds from now; 0 gives the message back."""
+    """Let each lease end this many milliseconds from now; 0 makes the message VISIBLE at once."""
 
     queue: int
     claims: Sequence[tuple[int, int, int]]
@@ -194,13 +196,13 @@ class ChangeVisibility:
 
 
 class Failing(NamedTuple):
-    """How a holder gives a message back."""
+    """How a holder returns a message."""
 
-    delay_ms: int | None = None  # None: as the queue's retry policy says, or at once
+    delay_ms: int | None = None  # None: by the queue's retry policy, or 0 without one
     reason: str = ""  # at most 500 characters
     error_class: str = ""  # at most 100 characters
     dead_letter: bool = False
-    untried: bool = False  # its holder has not begun with it: no failure, and this receive does not count
+    untried: bool = False  # the holder has not started on it: no failure, and the receive is not counted
 
 
 @dataclass(slots=True)
@@ -214,7 +216,7 @@ Command = Send | Receive | Delete | ChangeVisibility | Nack
 
 
 class Lease(NamedTuple):
-    """One message handed to one holder. The payload is in the log at `position`, `offset`, `length`."""
+    """One message leased to one holder. The payload is in the log at `position`, `offset`, `length`."""
 
     slot: int
     sequence: int
@@ -227,14 +229,14 @@ class Lease(NamedTuple):
     position: int
     offset: int
     length: int
-    overlays: tuple[int, ...]  # positions of records whose lineage lies over the payload, oldest first
+    overlays: tuple[int, ...]  # positions of the records with its lineage overlays, oldest first
 
 
 @dataclass(slots=True)
 class Leases:
-    """Messages handed to one holder at one time, as columns. Position and extent say where each payload is.
+    """Messages leased to one holder at one time, as columns. Position and extent tell where each payload is.
 
-    Most are first leases: their epoch and receive count are 1, and they were first received when they were leased.
+    Most are first leases: their epoch and receive count are 1, and their first receive is this one.
     """
 
     leased_ms: int
@@ -244,22 +246,22 @@ class Leases:
     positions: Sequence[int] = ()
     extents: Sequence[int] = ()
     sents_ms: Sequence[int] = ()
-    priority: int = 0  # of all of them
-    priorities: Sequence[int] = ()  # of each, when they differ
+    priority: int = 0  # of all messages
+    priorities: Sequence[int] = ()  # of each message, if they differ
     epochs: Sequence[int] = ()  # empty: first leases
-    counts: Sequence[int] = ()  # receives, empty for first leases
-    firsts_ms: Sequence[int] = ()  # when each was received first, empty for first leases
-    overlays: Sequence[tuple[int, ...]] = ()  # positions of records whose lineage lies over the payload, oldest first
-    whole: Leases | None = None  # the run of several requests that these are a part of,
-    start: int = 0  # and where in it they begin
-    kept: dict[str, Any] | None = None  # what node/ has made for the whole run at once, for its parts
+    counts: Sequence[int] = ()  # receive counts; empty for first leases
+    firsts_ms: Sequence[int] = ()  # time of each first receive; empty for first leases
+    overlays: Sequence[tuple[int, ...]] = ()  # positions of the records with lineage overlays, oldest first
+    whole: Leases | None = None  # the run of several requests that these leases are part of,
+    start: int = 0  # and their first index in it
+    kept: dict[str, Any] | None = None  # results that node/ computed once for the whole run
 
     def __len__(self) -> int:
         return len(self.slots)
 
     def shared(self, name: str, make: Callable[[Leases], Any]) -> Any:
-        """What `make` makes of leases, made once for the whole run that these are a part of; columns are cut to this
-        part.
+        """The result of `make`, computed once for the whole run that these leases are part of. The caller slices
+        columns to this part.
         """
         whole = self.whole
         if whole is None:
@@ -296,7 +298,7 @@ class Leases:
         return [*zip(self.slots, self.sequences, epochs, strict=True)]
 
     def part(self, start: int, end: int) -> Leases:
-        """Some of them, in a row."""
+        """The leases from index `start` to `end`."""
         return Leases(
             self.leased_ms,
             self.deadline_ms,
@@ -316,7 +318,7 @@ class Leases:
         )
 
     def pick(self, places: Sequence[int]) -> Leases:
-        """Some of them."""
+        """The leases at these indexes."""
         if len(places) == len(self.slots):
             return self
         changes: dict[str, Any] = {
@@ -380,17 +382,17 @@ class MessageView(NamedTuple):
     holder: str
     error_class: str
     reason: str
-    first_failure_ms: int  # in this queue; 0: it never failed
+    first_failure_ms: int  # in this queue; 0 if it never failed
     last_failure_ms: int
-    maximum: int  # receives that it has, its own or its queue's; 0: no limit
-    ahead: int  # FIFO: state of the first message of its group, when that is another one; else 0
-    moves_to: int  # OWED: the queue that it is on its way to
-    moves_for: int  # OWED, or DELAYED because it was refused: why it moves, a Reason
-    refusals: int  # how often its destination refused it
+    maximum: int  # maximum of receives, its own or the queue's; 0: no limit
+    ahead: int  # FIFO: state of the first message of its group, if that is another message; otherwise 0
+    moves_to: int  # OWED: the destination queue
+    moves_for: int  # OWED, or DELAYED after a refusal: the Reason of the move
+    refusals: int  # number of refusals by its destination
 
 
 class Counters(NamedTuple):
-    """A queue's numbers, exact at a position of the log."""
+    """A queue's counters, exact at one position of the log."""
 
     visible: int
     in_flight: int
@@ -398,7 +400,7 @@ class Counters(NamedTuple):
     owed: int
     dead: int
     bytes: int
-    oldest_sent_ms: int  # of the oldest message that is not deleted; 0 when there is none
+    oldest_sent_ms: int  # of the oldest message in the queue; 0 if the queue is empty
     sent: int
     received: int
     deleted: int
@@ -414,56 +416,56 @@ class Counters(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A redrive, kept in the source shard's log. See shard/jobs.py."""
+    """A redrive, stored in the source shard's log. See shard/jobs.py."""
 
     id: str
     source: int  # queue number
-    destination: int  # queue number; 0: each to the queue that it came from, or its own when it died there
+    destination: int  # queue number; 0: each message's origin, or its own queue if it died there
     destination_shard: int
     rate_per_s: int
     state: str  # RUNNING, PAUSED, COMPLETED, CANCELLING, CANCELLED, FAILED
     started_ms: int
-    to_move: int  # messages that there were when it began
+    to_move: int  # number of messages at the start
     moved: int = 0
-    failure: str = ""  # SQS's word for it
-    through_sequence: int = 0  # messages up to this one are moved
-    destination_arn: str = ""  # as the user gave it; opaque here
-    only_dead: bool = False  # the source is no dead-letter queue: what waits there is not the job's to move
-    key: int = 0  # a hash of the id, by which moved messages know their job
-    source_arn: str = ""  # opaque here
-    selection: str = ""  # what to move and how to change it, for node/ to read; empty: everything, as it is
+    failure: str = ""  # SQS error code
+    through_sequence: int = 0  # messages up to this sequence are moved
+    destination_arn: str = ""  # as the user gave it; not interpreted here
+    only_dead: bool = False  # the source is not a dead-letter queue, so only its DEAD messages are moved
+    key: int = 0  # hash of the id; moved messages carry it
+    source_arn: str = ""  # not interpreted here
+    selection: str = ""  # what to move and how to change it, read by node/; empty: everything, unchanged
     max_messages: int = 0  # 0: no limit
-    ramp_ms: int = 0  # how long it takes to come to the rate
-    pause_share: float = 1.0  # it pauses when more than this share of what it moved last dies again; 1: never
-    why: str = ""  # why it waits, is paused or failed, for people
+    ramp_ms: int = 0  # time until the job reaches its rate
+    pause_share: float = 1.0  # pause if more than this share of the last moved messages dies again; 1: never
+    why: str = ""  # why the job waits, is paused or has failed, as text for users
     ended_ms: int = 0
-    resumed_ms: int = 0  # when it last began or went on
+    resumed_ms: int = 0  # time of the last start or resume
     examined: int = 0
     matched: int = 0
-    died_again: int = 0  # messages that it moved and that became dead letters again
-    listed: int = 0  # how many messages it was given by their ids; 0: it goes through the queue
-    not_found: int = 0  # of those, how many were not in the queue any more
-    cursor: int = 0  # messages up to this sequence are done with
-    seen: int = 0  # the highest that was ever looked at: the cursor goes back to messages that were refused
-    blocked: int = 0  # the message whose destination was full
-    tries: int = 0  # how often in a row it was
-    again_ms: int = 0  # when it is tried again
-    mark_moved: int = 0  # `moved` and `died_again` where the share is counted from, and where it will be next
+    died_again: int = 0  # moved messages that were dead-lettered again
+    listed: int = 0  # number of messages given by id; 0: the job goes through the queue
+    not_found: int = 0  # number of those that were no longer in the queue
+    cursor: int = 0  # messages up to this sequence have been handled
+    seen: int = 0  # highest sequence ever examined; the cursor goes back to refused messages
+    blocked: int = 0  # sequence of the message whose destination was full
+    tries: int = 0  # consecutive times that it was full
+    again_ms: int = 0  # time of the next attempt
+    mark_moved: int = 0  # mark_*: `moved` and `died_again` where the current window began; next_*: where the next began
     mark_died: int = 0
     next_moved: int = 0
     next_died: int = 0
-    destination_spread: str = ""  # its shards when it has several, see spread.py
-    origin_spreads: dict[str, str] = field(default_factory=dict)  # the same of FIFO queues that messages go back to
-    default_rate: bool = False  # whoever started it named no rate
-    share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs/job_control.py
+    destination_spread: str = ""  # shards of the destination if it has several, see spread.py
+    origin_spreads: dict[str, str] = field(default_factory=dict)  # number → spread, of FIFO origin queues
+    default_rate: bool = False  # the request named no rate
+    share: float = 1.0  # this shard's share of the rate, for a job on several shards: see node/jobs/job_control.py
 
     def values(self) -> dict[str, Any]:
-        """Every field by its name, for JSON; what is in them is not copied."""
+        """Every field by name, for JSON. The values are not copied."""
         return dict(zip(self.__slots__, _JOB_FIELDS(self), strict=True))
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Job:
-        """Fields that this release does not know are left out."""
+        """A job from its fields. Fields that this release does not know are ignored."""
         return cls(**{name: value for name, value in values.items() if name in cls.__slots__})
 
 
@@ -475,13 +477,13 @@ class Chosen(NamedTuple):
 
     slot: int
     sequence: int
-    payload: bytes | None  # what it is changed into
-    examined: int  # how many messages new to the job were looked at up to this one
-    not_found: int = 0  # and how many that it was given by id were not there
+    payload: bytes | None  # new payload, if the job changes the message
+    examined: int  # messages new to the job that were examined up to this one
+    not_found: int = 0  # messages given by id that were not found up to this one
 
 
 class Alarm(NamedTuple):
-    """Something an operator should know. `key` names the condition, so that it is raised once."""
+    """A condition that an operator should know. `key` names the condition, so that it is raised once."""
 
     key: str
     queue: int
@@ -489,7 +491,7 @@ class Alarm(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One committed channel entry on its way to another shard. The host adds payload and overlay from the log."""
+    """One committed channel entry to another shard. The host adds payload and overlay from the log."""
 
     destination_shard: int
     number: int
@@ -501,7 +503,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Arrival:
-    """One channel entry as the destination sees it: all that is needed to write `Arrived`."""
+    """One channel entry at the destination: everything needed to write `Arrived`."""
 
     source_shard: int
     number: int
@@ -514,5 +516,5 @@ class Arrival:
     group: str
     fifo: bool
     origin: int = 0  # dead letters: source queue | source shard << 32
-    redriven: int = 0  # key of the job that moved it: now, or before it died again
-    maximum: int = 0  # of receives, its own
+    redriven: int = 0  # key of the job that moves it now, or moved it before it died again
+    maximum: int = 0  # its own maximum of receives

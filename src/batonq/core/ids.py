@@ -1,7 +1,7 @@
-"""Message ids and hashes: pure functions of what they name.
+"""Message ids and hashes: pure functions of what they identify.
 
-A MessageId is a UUID (version 8): a part that names the shard, then the sequence in the last twelve digits, mixed so
-that neighbours do not look alike. No table of ids is needed, and an id that is not ours is told from one that is.
+A MessageId is a UUID (version 8): a prefix that identifies the shard, then the sequence in the last twelve digits,
+mixed so that adjacent ids do not look alike. No table of ids is needed, and foreign ids can be told from Baton's own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import cache
 from hashlib import blake2b
 
 _MASK48 = (1 << 48) - 1
-_MIX = 0x9E3779B97F4B  # odd, so multiplying by it modulo 2**48 can be undone
+_MIX = 0x9E3779B97F4B  # odd, so multiplication by it modulo 2**48 is invertible
 _UNMIX = pow(_MIX, -1, 1 << 48)
 
 
@@ -26,13 +26,13 @@ def message_id(shard: int, sequence: int) -> str:
 
 
 def message_ids(shard: int, sequences: Iterable[int]) -> list[str]:
-    """The same of many."""
+    """The ids of several messages of one shard."""
     prefix = _prefix(shard)
     return [prefix + "%012x" % (sequence * _MIX & _MASK48) for sequence in sequences]
 
 
 def parse_message_id(text: str) -> tuple[int, int] | None:
-    """(shard, sequence) of an id made by `message_id`, else None."""
+    """(shard, sequence) of an id made by `message_id`; None for any other text."""
     if len(text) != 36:
         return None
     try:
@@ -44,15 +44,15 @@ def parse_message_id(text: str) -> tuple[int, int] | None:
     return (shard, sequence) if message_id(shard, sequence) == text else None
 
 
-AWAY = 1 << 63  # in the hash of a request's name: the shard that is asked is not the one that the name stands for
+AWAY = 1 << 63  # bit in a request's hash: the shard that gets the request is not its home shard
 
 
 def request_hash(queue: int, name: str) -> int:
-    """The hash of the name of an SDK's request, below AWAY; 0: it has none."""
+    """The hash of an SDK's request name, below AWAY; 0 for no name."""
     return key_hash(queue, name) % AWAY if name else 0
 
 
 def key_hash(*parts: str | int) -> int:
-    """A 64-bit hash of a key, the same in every process; never 0, which stands for "none"."""
+    """A 64-bit hash of a key, the same in every process; never 0, which means "none"."""
     text = "\x00".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1

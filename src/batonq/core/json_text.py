@@ -1,7 +1,7 @@
-"""Whether everybody can read a valid JSON text: limits on its nesting and on its numbers.
+"""Limits on the nesting and the numbers of a valid JSON text, so that every consumer can read it.
 
-A text is up to a megabyte long and comes from a client, so the work is done by a few passes over all of it, never by a
-loop over its characters or by a pattern that goes back.
+A text is up to a megabyte long and comes from a client. The checks therefore take a few passes over the text, never a
+loop over its characters or a pattern that backtracks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from array import array
 from itertools import accumulate
 
 DEPTH_MAX = 200
-DIGITS_MAX = 4_300  # in a row: Python, and so many a consumer, reads no longer integers
+DIGITS_MAX = 4_300  # consecutive digits; Python, and so many consumers, cannot read longer integers
 
 TOO_DEEP = f"The body is nested more than {DEPTH_MAX} levels deep."
 
@@ -22,7 +22,7 @@ _TOO_MANY_DIGITS = b"0" * (DIGITS_MAX + 1)
 
 
 def problem_of(text: bytes) -> str:
-    """What is wrong with a message's body that is this text; empty: nothing."""
+    """What is wrong with this text as a message body; empty if nothing is."""
     if too_deep(text):
         return TOO_DEEP
     if has_long_number(text):
@@ -38,10 +38,10 @@ def too_deep(text: bytes) -> bool:
     depth_max = DEPTH_MAX
     while (
         len(inner := brackets.replace(b"[]", b"")) <= len(brackets) // 2 and inner
-    ):  # most lists and maps have no others
+    ):  # most lists and maps contain no others
         brackets = inner
         depth_max -= 1
-    for length in (16, 4):  # a run of brackets in a byte of its own, which says how far it goes up or down
+    for length in (16, 4):  # a run of brackets becomes one byte: the change in depth
         brackets = brackets.replace(b"[" * length, bytes((length,))).replace(b"]" * length, bytes((256 - length,)))
     steps = array("b", brackets.translate(_AS_STEPS))
     return max(accumulate(steps), default=0) > depth_max
@@ -55,7 +55,7 @@ def has_long_number(text: bytes) -> bool:
 
 
 def _outside_strings(text: bytes, between: bytes, left_out: bytes = b"") -> bytes:
-    """The pieces of the text that are not in a string, without some of its characters."""
+    """The parts of the text outside strings, without the characters in `left_out`."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return between.join(text.translate(None, left_out).replace(b'""', b"").split(b'"')[::2])

@@ -8,17 +8,17 @@ from batonq.core.records import FRAME_ROWS_MAX
 
 
 class OpenFrame:
-    """Rows go in by `add`; the position of a record is known at once, because the frame's number is.
+    """Rows are added with `add`. The position of a record is known at once, because the frame's number is.
 
-    A frame that would grow too long for its log is finished by `roll`, between two commands: those that are finished
-    wait in front of this one.
+    Before a frame grows too long for its log, `roll` finishes it, between two commands. Finished frames wait in front
+    of the open one.
     """
 
     __slots__ = ("finished", "finished_bytes", "number", "parts", "rows", "variable_bytes")
 
     def __init__(self, number: int = 1) -> None:
         self.number = number
-        self.finished: list[tuple[array[int], bytes]] = []  # rows and variable section of the frames just before
+        self.finished: list[tuple[array[int], bytes]] = []  # rows and variable section of each, oldest first
         self.finished_bytes = 0
         self.rows: array[int] = array("Q")
         self.parts: list[bytes] = []
@@ -30,7 +30,7 @@ class OpenFrame:
 
     @property
     def filled(self) -> bool:
-        """Is there anything to commit?"""
+        """Whether there is anything to commit."""
         return bool(self.rows or self.finished)
 
     def heads(self) -> set[int]:
@@ -68,21 +68,21 @@ class OpenFrame:
         assert len(self.rows) >> 3 <= FRAME_ROWS_MAX, "the host seals a frame before it is full"
 
     def roll(self) -> None:
-        """Finish this frame, if anything is in it: what comes now goes into the next one."""
+        """Finish this frame, unless it is empty. Later rows go into the next frame."""
         if self.rows:
             self.finished.append((self.rows, b"".join(self.parts)))
             self.finished_bytes += self.size
             self.begin(self.number + 1)
 
     def take_finished(self) -> tuple[int, bytes, bytes]:
-        """The first of the finished frames: its number, rows and variable section."""
+        """Remove the first finished frame; returns its number, rows and variable section."""
         number = self.number - len(self.finished)
         rows, variable = self.finished.pop(0)
         self.finished_bytes -= len(rows) * 8 + len(variable)
         return number, rows.tobytes(), variable
 
     def seal(self) -> tuple[bytes, bytes]:
-        """Rows and variable section as they are stored. What is finished was taken before."""
+        """Rows and variable section as stored. The caller has taken all finished frames before."""
         assert not self.finished
         return self.rows.tobytes(), b"".join(self.parts)
 

@@ -1,11 +1,11 @@
-"""A message's payload as it lies in the log, its attributes' encoding, and the lineage laid over it.
+"""A message's payload as stored in the log, the encoding of its attributes, and its lineage overlay.
 
 Payload:   header (version, content, lengths, MD5 of the body, sent time), then sender, group, dedup id, trace,
            lineage (JSON), attributes, body.
-Attributes: the very encoding that MD5OfMessageAttributes digests: for each attribute, sorted by name, the length
+Attributes: the same encoding that MD5OfMessageAttributes digests: for each attribute, sorted by name, the length
            (4 bytes, big-endian) and UTF-8 of the name and of the data type, one byte (1 text, 2 binary), then the
            length and bytes of the value. The digest is therefore the MD5 of these bytes.
-Lineage:   where a dead letter came from. It travels through the dead-letter queue and a redrive.
+Lineage:   where a dead letter came from. The lineage stays with the message in the dead-letter queue and in a redrive.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _HEADER = struct.Struct("<BBHHHHI16sQI")
 _HEADER_BYTES = _HEADER.size
 _MD5_AT = struct.calcsize("<BBHHHHI")
 _LENGTH = struct.Struct(">I")
-_BARE = struct.Struct("<HH10s16s8xI")  # the same: version and content, sender, four lengths as they lie there, …
+_BARE = struct.Struct("<HH10s16s8xI")  # the header as: version and content, sender length, other lengths, MD5, …
 _NO_LENGTHS = bytes(10)
-AS_IS = 0x40  # beside the content: the body is its own JSON text, because nothing in it needs an escape
-NO_DIGEST = 0x80  # beside the content: nobody has asked for the MD5 of the body yet, and none is kept
+AS_IS = 0x40  # flag in the content: the body needs no escapes as a JSON string
+NO_DIGEST = 0x80  # flag in the content: the body's MD5 has not been needed yet and is not stored
 _NO_MD5 = bytes(16)
 
 
 class Content(IntEnum):
-    """What a body is. SQS knows only text."""
+    """The type of a body. SQS knows only text."""
 
     TEXT = 0
     JSON = 1  # the UTF-8 of a JSON value
     BYTES = 2
 
 
-TEXTS = frozenset((int(Content.TEXT), Content.TEXT | AS_IS))  # the contents of bodies that are nothing but a text
+TEXTS = frozenset((int(Content.TEXT), Content.TEXT | AS_IS))  # the contents of plain text bodies
 
 
 class Payload(NamedTuple):
@@ -52,30 +52,30 @@ class Payload(NamedTuple):
     lineage: bytes  # JSON, or empty
     attributes: bytes
     body: bytes
-    body_md5: bytes  # empty: not kept
+    body_md5: bytes  # empty: not stored
     content: int = 0
 
 
 @dataclass(slots=True, frozen=True)
 class Lineage:
-    """What a dead letter keeps of its past. Times are milliseconds; 0 and empty mean unknown."""
+    """The history that a dead letter keeps. Times are in milliseconds; 0 and empty mean unknown."""
 
-    message_id: str = ""  # shown instead of the id made from shard and sequence; empty: its own
-    source_queue: int = 0  # the queue it was last dead-lettered from
+    message_id: str = ""  # shown instead of the id from shard and sequence; empty: show that one
+    source_queue: int = 0  # the queue that last dead-lettered the message
     source_shard: int = 0
-    source_arn: str = ""  # of that queue: it may be gone when somebody asks
+    source_arn: str = ""  # stored because the queue may be deleted by the time it is read
     first_queue: int = 0
-    first_arn: str = ""  # of that queue: it may be gone when somebody asks
+    first_arn: str = ""  # stored because the queue may be deleted by the time it is read
     first_id: str = ""
     first_failure_ms: int = 0
     last_failure_ms: int = 0
     attempts: int = 0
     error_class: str = ""
     reason: str = ""
-    dedup_id: str = ""  # replaces the payload's
-    sent_ms: int = 0  # replaces the payload's
+    dedup_id: str = ""  # replaces the deduplication id in the payload
+    sent_ms: int = 0  # replaces the sent time in the payload
     moved_ms: int = 0
-    moved: str = ""  # dead_letter, redrive or expiry: how it came to where it is
+    moved: str = ""  # the last move: dead_letter, redrive or expiry
 
     def encode(self) -> bytes:
         kept = {name: value for name in LINEAGE_FIELDS if (value := getattr(self, name))}
@@ -92,7 +92,7 @@ LINEAGE_FIELDS = tuple(field.name for field in fields(Lineage))
 
 
 def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
-    """A further move of a message that has a past already: where it began is kept."""
+    """Merge the lineage of another move into an existing one. The first queue, id and failure are kept."""
     changes: dict[str, Any] = {}
     if old.first_id:
         changes |= {"first_queue": old.first_queue, "first_arn": old.first_arn, "first_id": old.first_id}
@@ -101,7 +101,7 @@ def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
     for name in ("last_failure_ms", "attempts", "dedup_id", "sent_ms"):
         if not getattr(new, name):
             changes[name] = getattr(old, name)
-    if not new.error_class and not new.reason:  # the two belong together: those of one failure
+    if not new.error_class and not new.reason:  # the two describe one failure, so they change together
         changes |= {"error_class": old.error_class, "reason": old.reason}
     if new.moved == "redrive":
         changes |= {name: getattr(old, name) for name in ("source_queue", "source_shard", "source_arn")}
@@ -111,7 +111,7 @@ def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
 
 
 def head_of(send: Send, at: int, sent_ms: int) -> bytes:
-    """The payload of a message that is being sent, but for its body, which follows."""
+    """The payload of a message that is being sent, without its body, which follows."""
     sender = send.sender.encode()
     group = send.groups[at].encode() if send.groups else b""
     dedup_id = send.dedup_ids[at].encode() if send.dedup_ids else b""
@@ -125,13 +125,13 @@ def head_of(send: Send, at: int, sent_ms: int) -> bytes:
 
 
 def content_mark_of(send: Send, at: int) -> int:
-    """See `content_mark`."""
+    """The content mark of a message that is being sent; see `content_mark`."""
     digest = send.digests[at] if send.digests else b""
     return zlib.crc32(send.attributes[at] if send.attributes else b"", int.from_bytes(digest[:4], "little"))
 
 
 def bare_parts(send: Send, sent_ms: int) -> tuple[list[bytes], int]:
-    """The payloads of messages that are nothing but bodies, in parts, and how long what stands before a body is."""
+    """The payloads of messages with only bodies, in parts, and the length of the part before each body."""
     count = len(send.bodies)
     if not send.digests:
         before, behind = plain_header(send.sender, sent_ms, send.content | NO_DIGEST)
@@ -151,9 +151,9 @@ def _digest_and_content(md5: bytes, content: int) -> tuple[bytes, int]:
 
 
 def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, bytes]:
-    """What stands before and behind the MD5 in the header of a payload that has only a sender and a body.
+    """The header before and after the MD5, for a payload that has only a sender and a body.
 
-    Messages of one request share it: the payload is before + MD5 + behind + body.
+    The messages of one request share it: a payload is before + MD5 + behind + body.
     """
     raw = sender.encode()
     header = _HEADER.pack(PAYLOAD_VERSION, content, len(raw), 0, 0, 0, 0, _NO_MD5, sent_ms, 0)
@@ -161,7 +161,7 @@ def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, by
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """The same, of a payload that was decoded."""
+    """Encode a decoded payload."""
     texts = [text.encode() for text in (payload.sender, payload.group, payload.dedup_id, payload.trace)]
     lengths = (*map(len, texts), len(payload.lineage))
     md5, content = _digest_and_content(payload.body_md5, payload.content)
@@ -199,9 +199,9 @@ def decode(data: bytes) -> Payload:
 
 
 def read_bare(section: bytes, extents: Sequence[int]) -> tuple[list[int], list[bytes], list[bytes]] | None:
-    """(contents, MD5s, bodies) of payloads in one variable section that have nothing but a sender, an MD5 and a body.
+    """(contents, MD5s, bodies) of payloads in one variable section that have only a sender, an MD5 and a body.
 
-    A content may have `NO_DIGEST` and `AS_IS` in it. None when one of them has more, or is not all there.
+    A content may include `NO_DIGEST` and `AS_IS`. Returns None if any payload has more, or is not complete.
     """
     contents: list[int] = []
     digests: list[bytes] = []
@@ -223,7 +223,7 @@ def read_bare(section: bytes, extents: Sequence[int]) -> tuple[list[int], list[b
 
 
 def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
-    """The payload as a consumer should see it once `lineage` lies over it."""
+    """The payload as a consumer sees it with this lineage."""
     changes: dict[str, Any] = {"lineage": lineage.encode()}
     if lineage.dedup_id:
         changes["dedup_id"] = lineage.dedup_id
@@ -233,7 +233,7 @@ def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
 
 
 def content_mark(data: bytes) -> int:
-    """32 bits that stand for the content of an encoded payload: its body's MD5 and its attributes."""
+    """32 bits that identify the content of an encoded payload: its body's MD5 and its attributes."""
     _, _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
     at = _HEADER_BYTES + sender_n + group_n + dedup_n + trace_n + lineage_n
     return zlib.crc32(data[at : at + attributes_n], int.from_bytes(md5[:4], "little"))

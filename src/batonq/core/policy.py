@@ -1,4 +1,4 @@
-"""A queue's policy: what a shard must know to decide. It reaches the shard as a `PolicySet` record, as JSON."""
+"""A queue's policy: what a shard must know to decide. The shard gets it as a `PolicySet` record, in JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SECOND_MS = 1000
 
 @dataclass(slots=True, frozen=True)
 class QueuePolicy:
-    queue: int  # the queue's id, a number never used again
+    queue: int  # the queue's number, which is never reused
     tenant: str
     name: str
     version: int = 0  # the catalog version that set it
@@ -22,22 +22,22 @@ class QueuePolicy:
     retention_ms: int = 345_600 * SECOND_MS
     dedup_window_ms: int = 300 * SECOND_MS
     dedup_per_group: bool = False
-    dedup_lives: bool = False  # the key counts for as long as the message lives, beside the window
+    dedup_lives: bool = False  # a key applies while its message lives, in addition to the window
     max_receives: int = 0  # 0: unlimited
     dead_letter_queue: int = 0  # 0: none
     dead_letter_shard: int = 0
-    dead_letter_spread: str = ""  # its shards when it has several, see spread.py; empty: that one
-    dead_letter_on_failure: bool = False  # else at the next receive, as SQS does
+    dead_letter_spread: str = ""  # the shards of that queue if it has several, see spread.py; empty: one shard
+    dead_letter_on_failure: bool = False  # otherwise at the next receive, as in SQS
     expiry_to_dead_letter: bool = False
     strict_receipts: bool = False
-    ageing_ms: int = 300 * SECOND_MS  # waiting this long is worth one step of priority; 0: no ageing
+    ageing_ms: int = 300 * SECOND_MS  # waiting this long raises a message by one priority; 0: no ageing
     in_flight_max: int = 120_000
-    messages_max: int = 0  # 0: no limit of its own
+    messages_max: int = 0  # 0: no limit for this queue
     bytes_max: int = 0
-    spread: str = ""  # of a queue on several shards: which has which keys, see spread.py
+    spread: str = ""  # which shard has which keys, for a queue on several shards: see spread.py
     sla_seconds: int = 0
     alarm_severity: str = ""
-    retry: str = ""  # how long a nacked message waits, see retry.py; empty: not at all
+    retry: str = ""  # delay of a nacked message, see retry.py; empty: no delay
 
     def values(self) -> dict[str, Any]:
         return dict(zip(FIELD_NAMES, _FIELDS(self), strict=True))
@@ -47,7 +47,7 @@ class QueuePolicy:
 
     @classmethod
     def decode(cls, data: bytes) -> QueuePolicy:
-        """Fields that this release does not know are left out: a policy is additive."""
+        """Decode a policy. Fields that this release does not know are ignored, because policies only gain fields."""
         return cls(**{key: value for key, value in json.loads(data).items() if key in FIELD_NAMES})
 
 

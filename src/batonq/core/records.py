@@ -1,4 +1,4 @@
-"""What a log says: record types, the eight words of a row, and the words for reasons.
+"""The records of a log: record types, the eight words of a row, and the reasons.
 
 A record is one outcome. It is a row of eight unsigned 64-bit words and, for some types, a variable part:
 
@@ -13,11 +13,11 @@ A record is one outcome. It is a row of eight unsigned 64-bit words and, for som
     w7  slot (32) | auxiliary (32), lowest bits first
 
 `Sent` has no previous record and no lease, so its w4 is the hash of its group (0: none) and its w5 the hash of its
-deduplication key (0: none). Other departures are listed beside the type. A position is `frame number << 16 | row`.
+deduplication key (0: none). Other exceptions are listed with the type. A position is `frame number << 16 | row`.
 
-FORMAT_VERSION is raised when a type or a word changes its meaning; a reader refuses a version that it does not know,
-and old readers are kept (see docs/reference/log-format.md). A log that has nothing of the newest version in it is
-written as PLAIN_VERSION, so that nodes of the release before can follow it.
+FORMAT_VERSION is raised when a type or a word changes its meaning. A reader refuses a version that it does not know,
+and old readers are kept (see docs/reference/log-format.md). A log that uses nothing of the newest version is written as
+PLAIN_VERSION, so that nodes of the previous release can follow it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 4
-PLAIN_VERSION = 3  # while no queue that the log is about lies on several shards or names its durability class
+PLAIN_VERSION = 3  # while no queue in the log has several shards or names its durability class
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF
@@ -37,51 +37,47 @@ class Type(IntEnum):
 
     EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
     BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame; w4 number
-    #           of the part (from 0) when it goes in parts, all but the last with MORE
+    #           of the part (from 0) if there are several, all but the last with MORE
     SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
-    EDITED = 4  # a whole message as a job changed it: as in Carried, but var begins with the key of the job (8 bytes)
+    EDITED = 4  # a whole message after a change by a job: as Carried, but var begins with the job's key (8 bytes)
     LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text
     DELETED = 8  # reason
     CARRIED = 9  # aux: expiry s; var: state.CARRIED_PREFIX, payload; a whole message copied forward
     OWED = 11  # reason; w3 destination shard (16) | channel number (48); aux: destination queue; var: lineage
-    ARRIVED = (
-        12  # reason; w3 sent time; w4 receive count; w5 source shard (16) | channel number (48), or with OVERLAY the
-    )
-    #               source's slot; var: tenant, origin, payload, or with OVERLAY the lineage
+    ARRIVED = 12  # reason; w3 sent time; w4 receive count; w5 source shard (16) | channel number (48), or with
+    #               OVERLAY the source's slot; var: group, origin, payload, or with OVERLAY the lineage
     SETTLED = 13  # reason (accepted or refusal); w3 as in Owed; w4 visible-at when refused; aux: Owed's reason
     POLICY_SET = 14  # var: the policy; w1 catalog version
-    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one; w5 first sequence whose
-    #                    deduplication id is still known after it, 0: none is
+    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last step; w5 first sequence whose
+    #                    deduplication id is still known after the purge, 0: none is
     QUEUE_CLOSED = 16  # w1 catalog version
     JOB_SET = 20  # var: the job
-    REQUESTED = 25  # w1 first sequence (0: not taken here), w3 expiry (0: it is forgotten), w4 messages (0: in part; of
-    #                 one message of an Idempotency-Key's request: 2 if it was a duplicate), w5 hash of its name
-    PRODUCED = (
-        27  # a producer's numbers up to w3 were taken: w1 sequence of the last one's message, w4 how many numbers
-    )
-    #                up to it became messages one after the other, w5 hash of queue and producer; aux: forgotten at, s
+    REQUESTED = 25  # w1 first sequence (0: not accepted here), w3 expiry (0: forgotten), w4 messages (0: some accepted,
+    #                 2: a duplicate, if it is one message of a request with an Idempotency-Key), w5 hash of its name
+    PRODUCED = 27  # a producer's numbers up to w3 were accepted: w1 sequence of the last number's message, w4 how many
+    #                numbers up to w3 became consecutive messages, w5 hash of queue and producer; aux: expiry s
 
-    CATALOG_SET = 64  # var: kind, key, value as JSON; value null removes
+    CATALOG_SET = 64  # var: kind, key, value as JSON; a null value removes the entry
     CATALOG_BASE = 65  # var: the whole catalog, or with MORE (and w4) a part of it
 
 
-MESSAGE_TYPES = frozenset(type_ for type_ in Type if Type.SENT <= type_ <= Type.SETTLED)  # about one message each
+MESSAGE_TYPES = frozenset(type_ for type_ in Type if Type.SENT <= type_ <= Type.SETTLED)  # records about one message
 
-# Flags of a row (w0, bits 8 to 15). A bit means something else in each type of record.
+# Flags of a row (w0, bits 8 to 15). The meaning of a bit depends on the record type.
 
 
 class SentFlag(IntFlag):
-    DEDUPLICATED = 1  # a dedup entry was made for this message
-    DEDUP_LIVES = 2  # ... for as long as the message lives
+    DEDUPLICATED = 1  # a deduplication entry was added for this message
+    DEDUP_LIVES = 2  # ... which lives as long as the message
     FIFO = 4
 
 
 class LeaseFlag(IntFlag):
-    """Of Leased and Extended."""
+    """Flags of Leased and Extended."""
 
-    ATTEMPT = 1  # under a receive request attempt id
+    ATTEMPT = 1  # with a receive request attempt id
 
 
 class ReturnedFlag(IntFlag):
@@ -94,14 +90,14 @@ class DeletedFlag(IntFlag):
 
 class ArrivedFlag(IntFlag):
     NOTED = 2  # var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
-    OVERLAY = 64  # var is a lineage over the payload at the source's position, not a payload of its own
-    REFUSED = 128  # not accepted, only the number was used up
+    OVERLAY = 64  # var is a lineage overlay for the payload at the source's position, not a payload
+    REFUSED = 128  # refused; only the entry number is used up
 
 
 class BaseFlag(IntFlag):
-    """Of Base and CatalogBase."""
+    """Flags of Base and CatalogBase."""
 
-    MORE = 1  # another part of it follows
+    MORE = 1  # another part follows
 
 
 FLAGS: dict[int, type[IntFlag]] = {
@@ -117,14 +113,14 @@ FLAGS: dict[int, type[IntFlag]] = {
 
 
 class Reason(IntEnum):
-    """Why: of a return, an end, a move."""
+    """The reason of a return, a delete, a move or a refusal."""
 
     NONE = 0
     # Returned
     NACK = 1
-    EXPIRED = 2  # the lease ran out
+    EXPIRED = 2  # the lease expired
     RELEASED = 3  # visibility changed to zero
-    UNDELIVERABLE = 4  # owed and refused, back at its source
+    UNDELIVERABLE = 4  # exhausted, or refused by its destination, and no dead-letter queue: it becomes DEAD
     # Deleted
     ACK = 10
     LATE_ACK = 11
@@ -133,13 +129,13 @@ class Reason(IntEnum):
     # Owed, Arrived
     DEAD_LETTER = 20
     REDRIVE = 21
-    EXPIRY_DEAD_LETTER = 24  # expired, and its policy says: to the dead letters
+    EXPIRY_DEAD_LETTER = 24  # expired, in a queue whose policy dead-letters expired messages
     # Settled, Arrived refused
     ACCEPTED = 30
     REFUSED_NO_QUEUE = 31
     REFUSED_FULL = 32
     REFUSED_TYPE = 33
-    REFUSED_MOVED = 34  # the queue has grown, and the message's group is on another shard now
+    REFUSED_MOVED = 34  # the queue has grown, and the message now belongs to another shard
 
 
 class State(IntEnum):
@@ -150,8 +146,8 @@ class State(IntEnum):
     VISIBLE = 2
     IN_FLIGHT = 3
     OWED = 4
-    DEAD = 5  # used up its receives and has no dead-letter queue: kept, not delivered
-    DELETED = 6  # never stored: it is what the lifecycle table calls the end
+    DEAD = 5  # exhausted its receives and has no dead-letter queue: stored, not delivered
+    DELETED = 6  # never stored; the end state of the lifecycle table
 
 
 def word0(type_: int, flags: int, priority: int, reason: int, queue: int) -> int:

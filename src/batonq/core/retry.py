@@ -1,13 +1,14 @@
-"""How long until a message that failed is tried again: a queue's retry policy.
+"""A queue's retry policy: the delay before a failed message is retried.
 
-It is kept as JSON, in the queue's attribute `Baton.RetryPolicy` and in its policy:
+The policy is stored as JSON, in the queue's attribute `Baton.RetryPolicy` and in the shard's policy:
 
     {"kind": "exponential", "baseSeconds": 1, "factor": 2, "maxSeconds": 3600, "jitter": 0.2}
     {"kind": "schedule", "delaysSeconds": [60, 300, 1800], "jitter": 0.2}
 
-The first failure waits for the base, or the schedule's first delay; a schedule that is used up repeats its last. Jitter
-moves each delay by up to that share of it, earlier or later, so that messages that failed together do not come back
-together. It is worked out from the message's sequence and its lease's epoch, so that the core needs no randomness.
+After the first failure the delay is the base, or the schedule's first delay. At its end a schedule repeats its last
+delay. Jitter makes each delay longer or shorter by up to that share, so that messages that failed together are not
+retried together. Jitter is computed from the message's sequence and its lease's epoch, so that the core needs no
+randomness.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _MASK64 = (1 << 64) - 1
 
 @dataclass(slots=True, frozen=True)
 class RetryPolicy:
-    delays_ms: tuple[int, ...]  # of a schedule; empty: exponential
+    delays_ms: tuple[int, ...]  # the delays of a schedule; empty for exponential backoff
     base_ms: int = 0
     factor: float = 2.0
     max_ms: int = 0
     jitter: float = 0.0  # share of the delay
 
     def delay_ms(self, attempts: int, sequence: int, epoch: int) -> int:
-        """How long to wait after so many attempts, the last of them under this lease."""
+        """The delay after `attempts` attempts, the last of them under the lease with this epoch."""
         step = max(attempts, 1) - 1
         if self.delays_ms:
             delay = self.delays_ms[min(step, len(self.delays_ms) - 1)]
@@ -63,7 +64,7 @@ class RetryPolicy:
 
 
 def unit_hash(sequence: int, epoch: int) -> float:
-    """A number from 0 to 1 that looks random and is the same everywhere."""
+    """A number from 0 to 1 that looks random and is the same on every node."""
     mixed = (sequence * _MIX + epoch) & _MASK64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK64
@@ -81,7 +82,7 @@ def parse_retry(text: str) -> RetryPolicy:
 
 
 def from_value(value: Any) -> RetryPolicy:
-    """A policy from the JSON's value. Raises InvalidInput."""
+    """A policy from its decoded JSON value. Raises InvalidInput."""
     if not isinstance(value, Mapping) or value.get("kind") not in _FIELDS:
         raise refuse("kind must be exponential or schedule")
     kind = value["kind"]

@@ -1,4 +1,4 @@
-"""Named byte sections in one piece of bytes: how a Base and a snapshot are put together."""
+"""Named byte sections in one byte string: the encoding of a Base and of a snapshot."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def pack(sections: Mapping[str, bytes]) -> bytes:
 
 
 def pack_in_parts(items: Sequence[bytes], rest: bytes, part_bytes: int) -> list[bytes]:
-    """JSON values and further bytes as parts of about so many bytes; each part is packed for itself.
+    """Pack JSON values and further bytes into parts of about `part_bytes` bytes. Each part is packed on its own.
 
-    `items` of a part is a list of whole values, `rest` a stretch of the bytes.
+    In each part `items` is a list of whole values, and `rest` a slice of the bytes.
     """
     parts: list[bytes] = []
     at = start = 0
@@ -33,7 +33,7 @@ def pack_in_parts(items: Sequence[bytes], rest: bytes, part_bytes: int) -> list[
 
 
 def unpack_parts(parts: Iterable[bytes]) -> tuple[list[Any], bytes]:
-    """All items, and all the further bytes."""
+    """All items, and all further bytes."""
     items: list[Any] = []
     rest: list[bytes] = []
     for part in map(unpack, parts):

@@ -1,10 +1,11 @@
-"""Where a queue's messages go when it lies on several shards: pure, and the same on every node.
+"""How a queue's messages are assigned to its shards. Pure functions, with the same result on every node.
 
-What has a key goes to the shard of its key, so that one shard sees all that a key is compared with: the message group
-of a FIFO queue, else the deduplication key, else the producer. A key hashes to one of 256 slots, and each slot belongs
-to one of the queue's shards. What has no key may go to any.
+A message with a key goes to the shard of its key, so that one shard sees everything that a key is compared with. The
+key is the message group in a FIFO queue, otherwise the deduplication key, otherwise the producer. A key hashes to one
+of 256 slots, and each slot belongs to one of the queue's shards. A message without a key may go to any shard.
 
-The hash of a group is the one by which a shard knows its groups, so a shard can tell the slot of a message too.
+The hash of a group is the one that identifies the group within a shard, so a shard can compute the slot of a message
+too.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from batonq.core.ids import key_hash
 from batonq.queue_attributes import SPREAD_MAX
 
 SLOTS = 256
-GROWTHS_MAX = 8  # of one queue that are not over
-PLACES_MAX = 4 * SPREAD_MAX  # the same with those that it leaves, and those that a FIFO queue has left
-NUMBER_BITS = 46  # of a sequence, in the number of a message in its queue
+GROWTHS_MAX = 8  # unfinished growths of one queue
+PLACES_MAX = 4 * SPREAD_MAX  # shards of one queue, with those it is leaving and those a FIFO queue has left
+NUMBER_BITS = 46  # bits of the sequence in a message's number within its queue
 
 
 class Spread(NamedTuple):
-    """The shards of a queue, and for each slot the place in `shards` of the one that it belongs to."""
+    """The shards of a queue, and for each slot the index in `shards` of its shard."""
 
     shards: tuple[int, ...]
-    slots: bytes = b""  # none at all: everything belongs to the first
-    before: bytes = b""  # the same before the queue grew, once for each growth that is not over, oldest first
-    left: int = 0  # shards that came before these, and that the queue has left
+    slots: bytes = b""  # empty: everything belongs to the first shard
+    before: bytes = b""  # the slots before each unfinished growth of the queue, oldest first
+    left: int = 0  # number of earlier shards that the queue has left
 
     @property
     def first(self) -> int:
@@ -36,7 +37,7 @@ class Spread(NamedTuple):
 
     @property
     def taking(self) -> tuple[int, ...]:
-        """The shards that take new messages: all but those that the queue is leaving, which have no slot any more."""
+        """The shards that accept new messages: all but those that the queue is leaving, which have no slot any more."""
         if len(self.shards) == 1:
             return self.shards
         return tuple(shard for place, shard in enumerate(self.shards) if place in self.slots)
@@ -49,8 +50,8 @@ class Spread(NamedTuple):
         return self.of_hash(key_hash(key)) if self.slots else self.shards[0]
 
     def asked(self, hashed: int) -> list[int]:
-        """The shards to ask about a key, one after the other until one takes it: those that had it before the queue
-        grew, then its own. Mostly there is only that one.
+        """The shards to ask about a key, in order, until one accepts it: the shards that had the key before the
+        queue grew, then its current shard. Usually the list has only the current one.
         """
         if not self.before:
             return [self.of_hash(hashed)]
@@ -58,16 +59,16 @@ class Spread(NamedTuple):
         return list(dict.fromkeys(self.shards[place] for place in places))
 
     def numbers_from(self, shard: int) -> int:
-        """What is added to the sequence of a message on this shard, to number it in its queue.
+        """The offset from a message's sequence on this shard to its number in its queue.
 
-        A key only ever moves to a shard that came later, so the numbers of a group rise wherever it lies, and shards
-        that a queue has left are counted on. The largest is below 2**53, which every reader of JSON takes as it is.
+        A key moves only to later shards, so the numbers of a group keep rising, and shards that the queue has left
+        still count. The largest number is below 2**53, which every JSON reader represents exactly.
         """
         return self.left + self.shards.index(shard) << NUMBER_BITS
 
     def place_of_number(self, number: int) -> tuple[int, int]:
-        """The place of the shard that gave a message this number, and its sequence there; of a shard that the queue has
-        left, what comes before all others.
+        """The index of the shard that gave a message this number, and the sequence there. For a shard that the queue
+        has left the result is (0, 0), which is before all messages.
         """
         place = (number >> NUMBER_BITS) - self.left
         return (place, number & ((1 << NUMBER_BITS) - 1)) if place >= 0 else (0, 0)
@@ -81,16 +82,17 @@ class Spread(NamedTuple):
 
     @property
     def now(self) -> Spread:
-        """Where keys belong, without where they were."""
+        """The current spread, without the earlier shards of keys."""
         return self._replace(before=b"")
 
     def grown(self, shards: Iterable[int]) -> Spread:
-        """With more shards, which take their part of the slots: each of the others gives up as few as can be.
+        """The spread with more shards. Each new shard gets its part of the slots, and each old shard gives up as few
+        as possible.
 
-        A shard that gave up a slot is still the first to ask about it (`asked`). It goes on with FIFO groups that it
-        has messages of, knows what it was sent before, and says of everything else that it has moved. What it says that
-        of once, it never takes again, so that whoever was told so may rely on it. Once it has nothing left and nothing
-        that it remembers counts any more, it need not be asked (`settled`).
+        A shard that gave up a slot is still asked first about it (`asked`). The shard keeps FIFO groups that it has
+        messages of, recognises what it was sent before, and answers for everything else that it has moved. After that
+        answer the shard never accepts the key again, so callers may rely on the answer. The shard need not be asked any
+        more once it has no messages left and nothing that it remembers applies any more (`settled`).
         """
         every = (*self.shards, *shards)
         old = self.slots or bytes(SLOTS)
@@ -112,8 +114,8 @@ class Spread(NamedTuple):
         return Spread(every, bytes(slots), self.before + old, self.left)
 
     def moved(self, shards: Sequence[int]) -> Spread:
-        """On these other shards, which take all of the slots: those that it has are left like slots that were given up,
-        and once there is nothing left, they go (`settled`).
+        """The spread on other shards, which get all slots. The current shards are treated like shards that gave up
+        slots, and are dropped once they have nothing left (`settled`).
         """
         start = len(self.shards)
         slots = bytes(start + slot % len(shards) for slot in range(SLOTS))
@@ -121,12 +123,12 @@ class Spread(NamedTuple):
 
     @property
     def growths(self) -> int:
-        """How many are not over."""
+        """The number of unfinished growths."""
         return len(self.before) // SLOTS
 
     def settled(self, shard: int) -> Spread:
-        """Without asking this shard about slots that it gave up, and without it if it has no other. A shard is left
-        only after those that came before it, so that the others keep their numbers.
+        """The spread in which this shard is no longer asked about slots that it gave up. A shard without any other
+        slot is dropped, but only after all shards before it, so that the others keep their numbers.
         """
         maps = [self.before[start : start + SLOTS] for start in range(0, len(self.before), SLOTS)]
         later, kept = self.slots, b""
@@ -148,7 +150,7 @@ class Spread(NamedTuple):
 
 
 def even(shards: Sequence[int]) -> Spread:
-    """The spread of a new queue: slots in turn."""
+    """The spread of a new queue: slots are assigned to shards in turn."""
     if len(shards) == 1:
         return Spread(tuple(shards))
     return Spread(tuple(shards), bytes(slot % len(shards) for slot in range(SLOTS)))
@@ -164,28 +166,29 @@ def parse(text: str) -> Spread:
 
 @lru_cache(maxsize=1024)
 def takes(text: str, shard: int) -> bool:
-    """Whether a shard takes messages that have no key, by the text of its queue's spread."""
+    """Whether a shard accepts messages without a key, by the text of its queue's spread."""
     return not text or shard in parse(text).taking
 
 
 class Hint(NamedTuple):
-    """What a shard has of a queue right now, as far as its owner told. It promises nothing."""
+    """What a shard has of a queue now, as last reported by its owner. A hint guarantees nothing."""
 
-    visible: int  # messages that could be received; of a FIFO queue, at least so many when it is not 0
-    priority: int = 0  # of the one that would be given next
-    since_ms: int = 0  # and since when it could be
+    visible: int  # VISIBLE messages; if not 0, a FIFO queue has at least one eligible group
+    priority: int = 0  # priority of the next message
+    since_ms: int = 0  # time since which the next message has been VISIBLE
 
     def rank(self, ageing_ms: int) -> tuple[int, int]:
-        """Who comes first has the lowest: as the shard itself chooses among its priorities."""
+        """A sort key, lowest first, with the order that a shard uses between its priorities."""
         if not ageing_ms:
             return -self.priority, self.since_ms
         return self.since_ms - self.priority * ageing_ms, -self.priority
 
 
 def shares(wanted: int, hints: Sequence[tuple[int, Hint]], ageing_ms: int, here: Iterable[int]) -> dict[int, int]:
-    """How many messages to ask each shard for, (shard, hint) given: of the best as many as it has, then of the next.
+    """How many messages to ask each shard for, given (shard, hint): as many as the best shard has, then from the
+    next.
 
-    Being `here` breaks ties, and nothing else.
+    Being `here` only breaks ties.
     """
     local = set(here)
     ordered = sorted(hints, key=lambda one: (one[1].rank(ageing_ms), one[0] not in local, one[0]))
@@ -200,7 +203,9 @@ def shares(wanted: int, hints: Sequence[tuple[int, Hint]], ageing_ms: int, here:
 
 
 def divided(total: int, weights: Sequence[int]) -> list[int]:
-    """A whole number in parts that are in proportion to the weights, and sum up to it; equal when all weights are 0."""
+    """Divide `total` into integers in proportion to the weights, which sum up to it; equal parts if all weights are
+    0.
+    """
     if not any(weights):
         weights = [1] * len(weights)
     whole = sum(weights)

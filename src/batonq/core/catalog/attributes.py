@@ -1,7 +1,7 @@
-"""A queue's attributes: what may be set, what holds by default, and the policy that a shard gets.
+"""A queue's attributes: which may be set, their defaults, and the policy that a shard gets.
 
-Which attributes there are is declared in batonq/queue_attributes.py. `effective` adds the defaults to what was set,
-`readings` what is counted rather than set, and `to_policy` makes of them what a shard has to know.
+The attributes are declared in batonq/queue_attributes.py. `effective` adds the defaults to the attributes that were
+set, `readings` gives the attributes that are counted rather than set, and `to_policy` builds the policy for a shard.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from batonq.queue_attributes import (
 )
 
 TEXT_BYTES_MAX = 8192
-DIVIDED = tuple(row.name for row in ATTRIBUTES.values() if row.divided)  # among a queue's shards
+DIVIDED = tuple(row.name for row in ATTRIBUTES.values() if row.divided)  # limits divided among a queue's shards
 JSON_CHECKS: dict[str, Callable[[str], object]] = {
     "RedrivePolicy": redrive.parse_redrive_policy,
     "RedriveAllowPolicy": redrive.check_redrive_allow_policy,
     "Policy": check_policy,
     "Baton.RetryPolicy": parse_retry,
 }
-_EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # as tools take them back, beside an empty text
+_EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # an empty map removes them, like an empty text
 
 _ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None and not row.fifo_only}
 _FIFO_ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None}
@@ -50,7 +50,7 @@ def is_fifo(attributes: Mapping[str, str]) -> bool:
 
 
 def check_name(name: str) -> QueueAttribute:
-    """The row of an attribute; raises InvalidAttributeName when there is none."""
+    """The row of an attribute; raises InvalidAttributeName if there is none."""
     attribute = ATTRIBUTES.get(name)
     if attribute is None:
         raise InvalidAttributeName(f"Unknown Attribute {name[:256]}.")
@@ -60,10 +60,10 @@ def check_name(name: str) -> QueueAttribute:
 def validate(
     changes: Mapping[str, str], *, fifo: bool, creating: bool, current: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The attributes that a queue has once `changes` are made to `current`; an empty value removes an attribute.
+    """The attributes of a queue after `changes` to `current`; an empty value removes an attribute.
 
-    Raises InvalidAttributeName, InvalidAttributeValue or InvalidInput. Whether a dead-letter queue exists is the
-    catalog's to say.
+    Raises InvalidAttributeName, InvalidAttributeValue or InvalidInput. The catalog checks whether a dead-letter queue
+    exists.
     """
     canonical = {name: _canonical(name, value, fifo=fifo, creating=creating) for name, value in changes.items()}
     result = {**(current or {}), **canonical}
@@ -78,7 +78,7 @@ def validate(
 
 
 def _check_spread(values: Mapping[str, str], fifo: bool) -> None:
-    """What is counted or compared in the whole queue must work on each of its shards."""
+    """Check that settings for the whole queue also work on each of its shards."""
     spread = int(values.get("Baton.Spread", "1"))
     if spread > 1 and fifo and values.get("DeduplicationScope") != "messageGroup":
         raise InvalidAttributeValue(
@@ -94,14 +94,14 @@ def _check_spread(values: Mapping[str, str], fifo: bool) -> None:
 
 
 def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
-    """The value of one attribute as it is kept; empty when it is to be removed."""
+    """The value of one attribute as stored; empty if the attribute is to be removed."""
     attribute = check_name(name)
     if attribute.access is Access.READ_ONLY:
         raise InvalidAttributeName(f"Unknown Attribute {name}.")
     if attribute.access is Access.AT_CREATION:
         return _queue_type(name, value, fifo=fifo, creating=creating)
     if attribute.fifo_only and not fifo:
-        if name == "ContentBasedDeduplication":  # SQS has other words for this one
+        if name == "ContentBasedDeduplication":  # SQS has a different message for this attribute
             raise InvalidAttributeName(f"Unknown Attribute {name}.")
         raise InvalidAttributeName(f"You can specify the {name} only when FifoQueue is set to true.")
     if value == "" and attribute.removable:
@@ -138,7 +138,7 @@ def _refuse(attribute: QueueAttribute) -> InvalidAttributeValue:
 
 
 def _queue_type(name: str, value: str, *, fifo: bool, creating: bool) -> str:
-    """FifoQueue says nothing new later, and SQS does not know it for a standard queue."""
+    """Check FifoQueue. It cannot be changed after creation, and SQS does not know it for a standard queue."""
     wanted = value.lower()
     if wanted != "true" if creating else not fifo:
         raise InvalidAttributeName(f"Unknown Attribute {name}.")
@@ -150,7 +150,7 @@ def _queue_type(name: str, value: str, *, fifo: bool, creating: bool) -> str:
 
 
 def _settle_encryption(changes: Mapping[str, str], result: dict[str, str]) -> None:
-    """A queue has one kind of encryption: the one that was asked for last takes the other's place."""
+    """A queue has one kind of encryption: the one requested last replaces the other."""
     managed = changes.get("SqsManagedSseEnabled") == "true"
     if managed and changes.get("KmsMasterKeyId"):
         raise InvalidAttributeName(
@@ -162,14 +162,16 @@ def _settle_encryption(changes: Mapping[str, str], result: dict[str, str]) -> No
     elif changes.get("KmsMasterKeyId"):
         result["SqsManagedSseEnabled"] = "false"
     if not result.get("KmsMasterKeyId") and (managed or "KmsMasterKeyId" in changes):
-        # The reuse period belongs to the key that is gone; one that came with this very change stays, unless it is
-        # the default, by which tools take it back.
+        # The reuse period belongs to the removed key. A period that is set in the same change stays, unless it is
+        # the default, which tools use to remove it.
         period = changes.get("KmsDataKeyReusePeriodSeconds", "")
         result["KmsDataKeyReusePeriodSeconds"] = "" if period == KMS_REUSE_DEFAULT else period
 
 
 def effective(attributes: Mapping[str, str]) -> dict[str, str]:
-    """What is set and what holds by default: all that GetQueueAttributes gives beside `readings`."""
+    """The attributes that are set, and the defaults: everything that GetQueueAttributes returns in addition to
+    `readings`.
+    """
     result = dict(_FIFO_ALWAYS if is_fifo(attributes) else _ALWAYS)
     result.update(attributes)
     if attributes.get("KmsMasterKeyId"):
@@ -185,9 +187,9 @@ def readings(counters: Counters, now_ms: int) -> dict[str, str]:
 
 
 def first_difference(passed: Mapping[str, str], existing: Mapping[str, str]) -> str | None:
-    """The first attribute that was passed to CreateQueue and has another value in the queue that exists.
+    """The first attribute passed to CreateQueue that has a different value in the existing queue.
 
-    Only what was passed counts, defaults are values too, and two JSON texts with one meaning are the same.
+    Only passed attributes count, defaults are values too, and two JSON texts with the same meaning are equal.
     """
     have = effective(existing)
     fifo = is_fifo(existing)
@@ -213,9 +215,9 @@ def to_policy(
     shards: int = 1,
     spread: str = "",
 ) -> QueuePolicy:
-    """What a shard has to know, which has its part of the limits when there are several.
+    """The policy for a shard. With several shards, each gets its part of the limits.
 
-    `resolve_dlq` gives number, shard and spread of the queue that a RedrivePolicy names.
+    `resolve_dlq` returns number, shard and spread of the queue that a RedrivePolicy names.
     """
     fields = dict(_default_fields(shards))
     for attribute, value in attributes.items():
@@ -232,12 +234,12 @@ def to_policy(
 
 @lru_cache(maxsize=2 * SPREAD_MAX)
 def _default_fields(shards: int) -> dict[str, Any]:
-    """The fields of a policy if no attribute is set."""
+    """The fields of a policy without any attribute set."""
     return {row.policy: _policy_value(row, row.default or "", shards) for row in _POLICY_ROWS.values()}
 
 
 def _policy_value(row: QueueAttribute, value: str, shards: int) -> Any:
-    """An attribute as the policy has it."""
+    """The value of an attribute in the policy."""
     if row.word:
         return value == row.word
     if row.kind is ValueKind.BOOLEAN:

@@ -1,4 +1,4 @@
-"""What the catalog holds: plain values, each with the form that its record has in the log."""
+"""The entries of the catalog: plain values, each with its form in the log."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.spread import Spread
 from batonq.queue_attributes import RETIRED
 
-# Stands for a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
-# stays where it is and raises an alarm, until a queue of that name exists again.
+# The number of a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
+# stays in its source queue and raises an alarm, until a queue with that name exists again.
 MISSING_QUEUE = 0xFFFFFFFF
 
 Record = dict[str, Any]
 
 
 class Link(NamedTuple):
-    """The queue that a RedrivePolicy names, as it is now."""
+    """The queue that a RedrivePolicy names, in its current state."""
 
     number: int
     shard: int
-    spread: str = ""  # its shards when it has several
+    spread: str = ""  # the queue's shards if it has several
 
     def record(self) -> list[Any]:
         return list(self) if self.spread else [self.number, self.shard]
@@ -33,12 +33,12 @@ class Link(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class QueueEntry:
-    """A queue as the catalog knows it. The mappings are not to be changed: a change makes a new entry."""
+    """A queue in the catalog. Do not modify the mappings: every change creates a new entry."""
 
     number: int
     account: str
     name: str
-    attributes: Mapping[str, str]  # only what was set, see attributes.effective
+    attributes: Mapping[str, str]  # only those that were set, see attributes.effective
     tags: Mapping[str, str]
     created_ms: int
     modified_ms: int
@@ -47,10 +47,10 @@ class QueueEntry:
     policy_version: int
     purged_ms: int = 0
     slots: bytes = b""  # which shard has which keys, see spread.py
-    before: bytes = b""  # and which had them before the queue grew, while that is not over
-    left: int = 0  # shards that a FIFO queue has left: numbers of messages go on behind theirs
+    before: bytes = b""  # which shard had them before the queue grew, until the growth is complete
+    left: int = 0  # number of shards that a FIFO queue has left; message numbers continue after theirs
 
-    # What every request asks for, worked out once.
+    # Values that every request needs, computed once.
     policy: QueuePolicy = field(init=False, compare=False)
     fifo: bool = field(init=False, compare=False)
     content_dedup: bool = field(init=False, compare=False)
@@ -81,7 +81,7 @@ class QueueEntry:
 
     @property
     def shard(self) -> int:
-        """The shard that holds the queue, or the first of several."""
+        """The queue's shard, or the first of several."""
         return self.shards[0]
 
     @property
@@ -90,18 +90,22 @@ class QueueEntry:
 
     @property
     def own_shards(self) -> bool:
-        """No other queue is placed on its shards."""
+        """Whether the queue's shards are dedicated to it: no other queue is placed on them."""
         return self.attributes.get("Baton.OwnShards") == "true"
 
     @property
     def needs_new_format(self) -> bool:
-        """It lies on several shards, or names its class, or its dead-letter queue lies on several: see records.py."""
+        """Whether the queue has several shards, names its durability class, or has a dead-letter queue on several
+        shards: see records.py.
+        """
         several = self.slots or self.left or (self.dead_letter is not None and self.dead_letter.spread)
         return bool(several) or "Baton.Durability" in self.attributes
 
     @property
     def link(self) -> Link:
-        """This queue as the dead-letter queue of others. FIFO groups are looked for where they were, too."""
+        """This queue as the dead-letter queue of others. For a FIFO queue the link includes the earlier shards of
+        groups.
+        """
         spread = self.spread._replace(left=0) if self.fifo else self.spread.now
         return Link(self.number, spread.first, spread.text() if len(self.shards) > 1 else "")
 
@@ -159,7 +163,7 @@ class QueueEntry:
 
 @dataclass(slots=True, frozen=True)
 class Account:
-    """A tenant: who owns queues and keys."""
+    """The owner of queues and keys."""
 
     id: str
     title: str
@@ -175,7 +179,7 @@ class Account:
 
 @dataclass(slots=True, frozen=True)
 class AccessKey:
-    """A key that signs requests. Signatures are made with the secret itself, so it cannot be kept as a hash."""
+    """A key that signs requests. Signatures need the secret itself, so it cannot be stored as a hash."""
 
     id: str
     secret: str = field(repr=False)
@@ -198,7 +202,7 @@ class AccessKey:
 
 @dataclass(slots=True, frozen=True)
 class ReceiptKey:
-    """A key that receipts are sealed with. The one with the highest id seals; the others only open."""
+    """A key that seals receipts. The key with the highest id seals; the others only open."""
 
     id: int
     key: bytes = field(repr=False)
@@ -214,11 +218,11 @@ class ReceiptKey:
 
 @dataclass(slots=True, frozen=True)
 class ShardEntry:
-    """A shard that queues may be placed on. How many replicas its log has is its kind."""
+    """A shard on which queues may be placed. The number of replicas of its log is its durability class."""
 
     number: int
     created_ms: int
-    replicas: int = 0  # 0: as the log's address says
+    replicas: int = 0  # 0: as in the log's address
 
     def record(self) -> Record:
         record = {"created_ms": self.created_ms}

@@ -1,7 +1,7 @@
-"""The catalog: the control plane's state machine. Tenants, keys, queues and their placement, receipt keys, settings.
+"""The catalog: the control plane's state machine. Accounts, keys, queues and their placement, receipt keys.
 
-Pure, like a shard: a command decides against the state, puts records into the open frame and applies them at once; time
-and random bytes are arguments. A command that raises has changed nothing.
+Pure, like a shard: a command is decided against the state, writes records into the open frame and applies them at once.
+Time and random bytes are arguments. A command that raises has changed nothing.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from batonq.errors import (
 from batonq.queue_attributes import RETENTION_MAX_S
 
 DAY_MS = 86_400 * SECOND_MS
-RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from when the next key took over
+RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from the creation of the next key
 RECEIPT_KEY_BYTES = 32
 RECEIPT_KEY_IDS = 1 << 16
 RECEIPT_KEYS_MAX = 1_000
 TAGS_MAX = 50
 TAG_KEY_LENGTH_MAX = 128
 TAG_VALUE_LENGTH_MAX = 256
-SOURCES_MAX = 10_000  # a change of a dead-letter queue writes a record for each of its sources, in one frame
+SOURCES_MAX = 10_000  # a change of a dead-letter queue writes one record per source queue, in one frame
 SHARDS_MAX = 1 << 15
 BASE_RECORDS_MIN = 1_000
-FRAME_OVERHEAD_BYTES = 1 << 10  # header and rows
+FRAME_OVERHEAD_BYTES = 1 << 10  # for the header and the rows
 
 
 @dataclass(slots=True, frozen=True)
 class Rules:
-    """What the catalog goes by beside its state: waits, which the development profile turns off, and limits."""
+    """The catalog's settings: waits, which the development profile turns off, and limits."""
 
     name_wait_ms: int = 60 * SECOND_MS
     purge_wait_ms: int = 60 * SECOND_MS
     queues_max: int = 100_000
     accounts_max: int = 10_000
     access_keys_max: int = 10_000
-    replicas: int = 1  # of shards that do not say: the log's own kind
-    spread: int = 1  # shards of a new standard queue that does not say, as far as there are so many
+    replicas: int = 1  # of shards whose entry names none: the log's own number
+    spread: int = 1  # default number of shards for a new standard queue, if there are that many
 
 
 class Catalog(Placement):
@@ -69,14 +69,14 @@ class Catalog(Placement):
     # --- the frame, ownership, truncation ------------------------------------------------------
 
     def begin_frame(self, number: int) -> None:
-        """The open frame was sealed; start filling the next one, which will have this number."""
+        """Start filling the frame with this number, after the open frame was sealed."""
         self.frame.begin(number)
 
     def seal(self) -> tuple[bytes, bytes]:
         return self.frame.seal()
 
     def take_ownership(self, epoch: int, base_ms: int, grace_ms: int = 0) -> None:
-        """The first record of a new owner."""
+        """Write the first record of a new owner."""
         if self.before_base:
             raise LogCorrupt("the beginning of the catalog's log is missing, and no Base record replaces it")
         assert epoch > self.epoch, "an owner's epoch is above every one before"
@@ -86,13 +86,13 @@ class Catalog(Placement):
 
     @property
     def wants_base(self) -> bool:
-        """So much was changed since the last Base that the log is worth shortening."""
+        """Whether enough has changed since the last Base to make truncating the log worthwhile."""
         return self.records_since_base >= max(BASE_RECORDS_MIN, 4 * len(self.queues))
 
     def write_base(self, first_frame: int, frame_bytes_max: int, now: int) -> None:
-        """Write all that there is, after which frames below the open one may be dropped from the log.
+        """Write the whole state, after which frames below the open one may be dropped from the log.
 
-        What is too long for a frame goes in parts, in frames that follow each other.
+        A Base that is too long for one frame is written in parts, in consecutive frames.
         """
         now = self._time(now)
         self.last_time_ms = now
@@ -127,7 +127,7 @@ class Catalog(Placement):
         return entry
 
     def list_queues(self, account: str, prefix: str = "") -> list[QueueEntry]:
-        """An account's queues whose names start with `prefix`, by name."""
+        """An account's queues whose names start with `prefix`, sorted by name."""
         names = self._names.get(account, [])
         result = []
         for at in range(bisect_left(names, prefix), len(names)):
@@ -137,17 +137,17 @@ class Catalog(Placement):
         return result
 
     def dead_letter_sources(self, number: int) -> list[QueueEntry]:
-        """The queues whose RedrivePolicy names this one, by name."""
+        """The queues whose RedrivePolicy names this queue, sorted by name."""
         numbers = self._sources.get(self.queue_by_number(number).key, set())
         return sorted((self.queues[source] for source in numbers), key=lambda entry: entry.name)
 
     def find_key(self, key_id: str) -> AccessKey | None:
-        """The access key, unless it does not exist or is disabled."""
+        """The access key; None if it does not exist or is disabled."""
         key = self.access_keys.get(key_id)
         return None if key is None or key.disabled else key
 
     def reconcile(self, shard: int, held: Mapping[int, int]) -> tuple[list[QueuePolicy], list[int]]:
-        """What to tell a shard that holds these queues, number → policy version: policies to set, queues to close."""
+        """What to tell a shard that holds these queues (number → policy version): policies to set, queues to close."""
         wanted = self.policies_for_shard(shard)
         to_set = [wanted[number] for number in sorted(wanted) if held.get(number) != wanted[number].version]
         return to_set, sorted(held.keys() - wanted.keys())
@@ -165,10 +165,10 @@ class Catalog(Placement):
         any_name: bool = False,
         chains: bool = True,
     ) -> QueueEntry:
-        """Create a queue, or find the one that exists with these very attributes.
+        """Create a queue, or return the existing one if it has the same attributes.
 
-        `any_name`: the name of a FIFO queue need not end in .fifo, as only SQS wants it to. `chains`: a dead-letter
-        queue may have one itself, as SQS allows.
+        With `any_name` the name of a FIFO queue need not end in .fifo, which only SQS requires. With `chains` a
+        dead-letter queue may have a dead-letter queue itself, as in SQS.
         """
         now = self._time(now)
         fifo = attributes.get("FifoQueue", "").lower() == "true"
@@ -217,7 +217,7 @@ class Catalog(Placement):
         return existing
 
     def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
-        """A standard queue that does not say on how many shards it lies gets as many as the rules say and allow."""
+        """Add the default number of shards to a standard queue that names none, as far as the rules allow."""
         if is_fifo(values) or "Baton.Spread" in values or wants_own(values):
             return values
         if self.rules.spread == 1 or self.spread_refused:
@@ -227,7 +227,7 @@ class Catalog(Placement):
         return {**values, "Baton.Spread": str(wanted)} if wanted > 1 else values
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
-        """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""
+        """The dead-letter queue in its current state. Raises InvalidInput if this source cannot use it."""
         if not policy:
             return None
         target = redrive.parse_redrive_policy(policy).target
@@ -254,7 +254,7 @@ class Catalog(Placement):
         return queue.link
 
     def _check_no_chain(self, source: QueueName, target: QueueEntry) -> None:
-        """Dead letters that die again must stay where they are."""
+        """Refuse a chain of dead-letter queues, because dead letters that die again must stay where they are."""
         further = target.dead_letter_target
         if further is not None:
             raise InvalidInput(
@@ -269,12 +269,12 @@ class Catalog(Placement):
             )
 
     def _refresh_sources(self, target: QueueName, now: int) -> None:
-        """A queue came, went or moved: the policies of those that send their dead letters there say so."""
+        """Update the policies of the queues that dead-letter to `target`, after it was created, deleted or moved."""
         for number in sorted(self._sources.get(target, ())):
             self._change(replace(self.queues[number], dead_letter=self._link(target)), now)
 
     def _change(self, entry: QueueEntry, now: int) -> QueueEntry:
-        """Write a queue's new state, if it is new; the policy's version rises only when the policy is another one."""
+        """Write a queue's new state, if it differs. The policy's version rises only if the policy differs."""
         old = self.queues[entry.number]
         if entry == old:
             return old
@@ -284,7 +284,7 @@ class Catalog(Placement):
         return self.queues[entry.number]
 
     def delete_queue(self, number: int, now: int) -> QueueEntry:
-        """Forget a queue; its number is never used again. Returns what it was."""
+        """Delete a queue; returns its last entry. The number is never reused."""
         now = self._time(now)
         entry = self.queue_by_number(number)
         self._write("queue", number, None, now)
@@ -295,7 +295,7 @@ class Catalog(Placement):
         return entry
 
     def set_attributes(self, number: int, changes: Mapping[str, str], now: int, *, chains: bool = True) -> QueueEntry:
-        """Change attributes; an empty value removes one. `chains` as in `create_queue`."""
+        """Change attributes; an empty value removes one. `chains` is as in `create_queue`."""
         now = self._time(now)
         entry = self.queue_by_number(number)
         values = attribute_table.validate(changes, fifo=entry.fifo, creating=False, current=entry.attributes)
@@ -324,7 +324,7 @@ class Catalog(Placement):
         return changed
 
     def set_tags(self, number: int, add: Mapping[str, str], remove: Iterable[str], now: int) -> QueueEntry:
-        """Add tags, or give them other values, then remove some."""
+        """Add or change tags, then remove some."""
         entry = self.queue_by_number(number)
         gone = set(remove)
         tags = {key: value for key, value in {**entry.tags, **add}.items() if key not in gone}
@@ -343,7 +343,7 @@ class Catalog(Placement):
         return self.set_attributes(number, {"Policy": changed}, now)
 
     def purge_queue(self, number: int, now: int) -> None:
-        """Ask whether the queue may be purged now, and remember that it was. The shard does the purging."""
+        """Check that the queue may be purged now, and record the time. The shard does the purge."""
         now = self._time(now)
         entry = self.queue_by_number(number)
         wait_ms = self.rules.purge_wait_ms
@@ -356,8 +356,8 @@ class Catalog(Placement):
         self._change(replace(entry, purged_ms=now), now)
 
     def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
-        """A shard that gave up slots when the queue grew or moved has nothing of them any more. One that gave up all is
-        left.
+        """Record that a shard has nothing left of the slots that it gave up when the queue grew or moved. If it gave
+        up all of its slots, the queue leaves the shard.
         """
         entry = self.queue_by_number(number)
         if not entry.before:
@@ -375,8 +375,8 @@ class Catalog(Placement):
     # --- shards --------------------------------------------------------------------------------
 
     def open_shards(self, count: int, now: int, *, replicas: int = 0) -> list[int]:
-        """See to it that `count` shards of a kind exist (0: the log's own), numbered on from those that there are. They
-        can become more, never fewer. Returns the new ones.
+        """Make sure that `count` shards with this many replicas exist (0: the log's own number), numbered after the
+        existing shards. The count never decreases. Returns the new shards.
         """
         now = self._time(now)
         kind = 0 if replicas == self.own_replicas else replicas
@@ -393,7 +393,7 @@ class Catalog(Placement):
             self._write("shard", number, ShardEntry(number, now, kind).record(), now)
         return added
 
-    # --- tenants and their keys ----------------------------------------------------------------
+    # --- accounts and their keys ---------------------------------------------------------------
 
     def put_account(self, account: str, title: str, now: int) -> Account:
         now = self._time(now)
@@ -410,7 +410,7 @@ class Catalog(Placement):
         return self.accounts[account]
 
     def put_key(self, key_id: str, secret: str, account: str, now: int) -> AccessKey:
-        """Add an access key of an account, which is made when it does not exist yet."""
+        """Add an access key to an account, which is created if it does not exist."""
         now = self._time(now)
         if not is_word(key_id, 128) or not secret or not is_text(secret, 256):
             raise InvalidInput("The id of a key must be 1 to 128 letters and digits, and its secret at most 256 bytes.")
@@ -424,7 +424,7 @@ class Catalog(Placement):
         return self.access_keys[key_id]
 
     def disable_key(self, key_id: str, now: int, *, disabled: bool = True) -> AccessKey:
-        """Stop a key from signing anything, or let it sign again."""
+        """Disable a key, or enable it again."""
         key = self._access_key(key_id)
         if key.disabled != disabled:
             self._write("access_key", key_id, replace(key, disabled=disabled).record(), self._time(now))
@@ -439,16 +439,17 @@ class Catalog(Placement):
     # --- receipt keys --------------------------------------------------------------------------
 
     def receipt_key_due_ms(self, rotation_ms: int) -> int:
-        """When the next receipt key should be made; 0 when there is none at all."""
+        """When the next receipt key should be created; 0 if there is none yet."""
         if not self.receipt_keys:
             return 0
         return self.receipt_keys[max(self.receipt_keys)].created_ms + rotation_ms
 
     def rotate_receipt_key(self, key: bytes, now: int) -> ReceiptKey:
-        """Take a new key into use; it is random, and the caller's to make. Keys that no receipt can need any more go.
+        """Start using a new receipt key, which the caller creates at random. Keys that no receipt can need any more
+        are removed.
 
-        A message lives for at most the longest retention, so a receipt that the old key sealed until now is of no use
-        after that; a day more allows for clocks and grace.
+        A message lives at most as long as the longest retention, so receipts of a replaced key are useless after that
+        time. One more day allows for clock differences and grace.
         """
         now = self._time(now)
         assert len(key) == RECEIPT_KEY_BYTES

@@ -1,7 +1,7 @@
-"""Queue names, ARNs and texts of the control plane: what is valid, and how an ARN names a queue.
+"""Queue names, ARNs and texts of the control plane: which are valid, and which queue an ARN names.
 
-Baton has one region of its own making, so an ARN's partition and region are taken as the client gave them and never
-compared: the account and the name say which queue is meant.
+Baton has a single region of its own, so the partition and region of an ARN are accepted as the client sent them and
+never compared. The account and the name identify the queue.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ _BAD_FIFO_NAME = (
 
 
 class QueueName(NamedTuple):
-    """Which queue an ARN means."""
+    """The queue that an ARN names."""
 
     account: str
     name: str
 
 
 def is_word(text: str, length_max: int) -> bool:
-    """1 to `length_max` letters, digits, hyphens and underscores."""
+    """Whether the text has 1 to `length_max` letters, digits, hyphens and underscores, and nothing else."""
     return 0 < len(text) <= length_max and _WORD.issuperset(text)
 
 
 def is_text(text: str, bytes_max: int) -> bool:
-    """At most `bytes_max` bytes of characters that every protocol can carry: XML knows no others."""
+    """Whether the text has at most `bytes_max` bytes and only characters that every protocol can carry, which are
+    those of XML.
+    """
     if len(text) > bytes_max or not all(
         " " <= char <= "\ud7ff" or "\ue000" <= char <= "\ufffd" or char > "\uffff" or char in "\t\n\r" for char in text
     ):
@@ -44,7 +46,9 @@ def is_text(text: str, bytes_max: int) -> bool:
 
 
 def check_queue_name(name: str, *, fifo: bool, any_name: bool = False) -> None:
-    """Raise InvalidInput unless `name` may name a queue of this type. `any_name`: a FIFO queue needs no suffix."""
+    """Raise InvalidInput unless `name` is valid for a queue of this type. With `any_name` a FIFO queue needs no
+    suffix.
+    """
     if fifo and not (any_name and is_word(name, NAME_LENGTH_MAX)):
         stem = name.removesuffix(FIFO_SUFFIX)
         if stem == name or len(name) > NAME_LENGTH_MAX or not is_word(stem, NAME_LENGTH_MAX):
@@ -58,7 +62,7 @@ def queue_arn(account: str, name: str, region: str = DEFAULT_REGION) -> str:
 
 
 def parse_queue_arn(arn: str) -> QueueName | None:
-    """The queue that an ARN means; None when it is not the ARN of a queue."""
+    """The queue that an ARN names; None if it is not the ARN of a queue."""
     parts = arn.split(":")
     if len(parts) != 6 or parts[0] != "arn" or not parts[1] or parts[2] != "sqs" or not parts[4] or not parts[5]:
         return None

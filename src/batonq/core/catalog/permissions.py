@@ -1,6 +1,7 @@
-"""Access policies of queues: AddPermission's statements, and whether a policy lets another account do something.
+"""Access policies of queues: the statements of AddPermission, and whether a policy allows an action of another
+account.
 
-The `Policy` attribute is the only place where permissions are kept; a permission's label is its statement's `Sid`.
+Permissions are stored only in the `Policy` attribute. A permission's label is its statement's `Sid`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ACCOUNT_DIGITS = 12
 
 Statement = dict[str, Any]
 
-# What AddPermission takes.
+# The actions that AddPermission accepts.
 GRANTABLE = (
     "*",
     "ChangeMessageVisibility",
@@ -32,8 +33,8 @@ GRANTABLE = (
     "ReceiveMessage",
     "SendMessage",
 )
-# What a policy can let another account do, whatever it says: every other action is for the queue's owner alone. These
-# are the actions to which SQS applies cross-account permissions.
+# The actions that a policy can allow another account. Every other action is reserved for the queue's owner, whatever
+# the policy says. These are the actions to which SQS applies cross-account permissions.
 OPEN_TO_OTHERS = frozenset({*GRANTABLE[1:], "ListDeadLetterSourceQueues", "PurgeQueue"})
 
 
@@ -119,7 +120,7 @@ def labels(policy: str) -> dict[str, Statement]:
 
 
 def with_statement(policy: str, arn: str, label: str, new: Statement) -> str:
-    """The policy with one statement more. Raises InvalidInput when the label is taken."""
+    """The policy with one more statement. Raises InvalidInput if the label exists already."""
     if label in labels(policy):
         raise InvalidInput(f"Value {label} for parameter Label is invalid. Reason: Already exists.")
     empty: dict[str, Any] = {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
@@ -131,7 +132,7 @@ def with_statement(policy: str, arn: str, label: str, new: Statement) -> str:
 
 
 def without_statement(policy: str, label: str) -> str:
-    """The policy with one statement less, empty when that was the last. Raises InvalidInput for an unknown label."""
+    """The policy without one statement; empty if it was the last. Raises InvalidInput for an unknown label."""
     if label not in labels(policy):
         raise InvalidInput(
             f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. Reason: can't find label."
@@ -142,10 +143,10 @@ def without_statement(policy: str, label: str) -> str:
 
 
 def allows(policy: str, account: str, action: str, queue: QueueName) -> bool:
-    """Whether the (valid or empty) policy of a queue lets another account do `action`, such as `SendMessage`.
+    """Whether the (valid or empty) policy of a queue allows `action`, such as `SendMessage`, to another account.
 
-    Conditions are not evaluated, so they count against the caller: an Allow with a condition grants nothing, a Deny
-    with one refuses.
+    Conditions are not evaluated and count against the caller: an Allow with a condition grants nothing, a Deny with a
+    condition refuses.
     """
     if action not in OPEN_TO_OTHERS:
         return False
@@ -166,7 +167,7 @@ def allows(policy: str, account: str, action: str, queue: QueueName) -> bool:
 
 def _names_account(entry: Mapping[str, Any], account: str, denies: bool) -> bool:
     if "Principal" not in entry:
-        return denies  # NotPrincipal: taken for a match only where that refuses
+        return denies  # NotPrincipal: treated as a match only in a Deny
     principal = entry["Principal"]
     named = principal.get("AWS", ()) if isinstance(principal, dict) else principal
     return any(name in ("*", account) or _account_of(name) == account for name in _texts(named))
@@ -185,19 +186,19 @@ def _names_action(entry: Mapping[str, Any], action: str, denies: bool) -> bool:
 
 
 def _names_queue(entry: Mapping[str, Any], queue: QueueName, denies: bool) -> bool:
-    """A statement without a Resource is about the queue that has the policy."""
+    """Whether a statement is about a queue. Without a Resource it is about the queue that has the policy."""
     if "NotResource" in entry:
         return denies
     resource = entry.get("Resource", "*")
     if not _is_texts(resource):
-        return denies  # stored before the Resource of a policy was checked
+        return denies  # stored by a release that did not check the Resource
     return any(_means(arn, queue) for arn in _texts(resource))
 
 
 def _means(arn: str, queue: QueueName) -> bool:
-    """Whether an ARN, in which `*` and `?` may stand, names a queue. Partition and region are not compared."""
+    """Whether an ARN, which may contain `*` and `?`, names a queue. Partition and region are not compared."""
     parts = arn.split(":")
-    if len(parts) < 6 and parts[-1].endswith("*"):  # a star at the end also stands for the parts that follow
+    if len(parts) < 6 and parts[-1].endswith("*"):  # a star at the end also matches the parts that follow
         parts += ["*"] * (6 - len(parts))
     if len(parts) != 6:
         return False

@@ -1,4 +1,4 @@
-"""Where queues lie: shards of the kind that they name, chosen when a queue is made, grows or changes its class."""
+"""Placement: the choice of shards for a queue when it is created, grows or changes its durability class."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from batonq.errors import InvalidAttributeValue, Unavailable
 
 class Placement(CatalogState):
     def __init__(self, own_replicas: int) -> None:
-        """`own_replicas`: of shards that do not say."""
+        """`own_replicas` is the number of replicas of shards whose entry names none."""
         super().__init__()
         self.own_replicas = own_replicas
-        self.spread_refused = ""  # why no queue can be spread, nor name its class, right now; the host knows
+        self.spread_refused = ""  # set by the host: why no queue can have several shards or a durability class now
 
     def replicas_of(self, shard: int) -> int:
         return self.shards[shard].replicas or self.own_replicas
 
     def shards_of(self, replicas: int) -> list[int]:
-        """The shards of a kind; 0: of the log's own."""
+        """The shards with this many replicas; 0 means the log's own number."""
         return [number for number in self.shards if self.replicas_of(number) == (replicas or self.own_replicas)]
 
     def _replicas(self, values: Mapping[str, str]) -> int:
-        """The kind of the shards that a queue with these attributes lies on: unless it says, the log's own."""
+        """The number of replicas of the shards for a queue with these attributes. The default is the log's own
+        number.
+        """
         return int(values.get("Baton.Durability") or self.own_replicas)
 
     def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
-        """Those of its kind that a queue with these attributes may be placed on, the first to choose first: with the
-        fewest queues, the lowest of equals. Those that a queue has for its own are left out.
+        """The shards on which a queue with these attributes may be placed, best first: fewest queues, then lowest
+        number. The dedicated shards of other queues are left out.
         """
         if not self.shards:
             raise Unavailable("No shard is open yet. Retry.")
@@ -55,7 +57,7 @@ class Placement(CatalogState):
         return free[:count]
 
     def _check_left(self, values: Mapping[str, str], shards: Sequence[int]) -> None:
-        """A queue that has its shards for its own leaves one of their kind to all others."""
+        """A queue with dedicated shards must leave at least one shard of their class to other queues."""
         kind = self.shards_of(self._replicas(values))
         if wants_own(values) and not set(kind).difference(shards, self._taken):
             raise InvalidAttributeValue(
@@ -72,7 +74,9 @@ class Placement(CatalogState):
             )
 
     def _placed(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
-        """The spread of a queue that is given these attributes: it grows, or moves to shards of another kind."""
+        """The spread of a queue with these new attributes: it may grow, or move to shards of another durability
+        class.
+        """
         spread = entry.spread
         have = len(spread.taking)
         same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")

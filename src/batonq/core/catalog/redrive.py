@@ -1,4 +1,4 @@
-"""RedrivePolicy and RedriveAllowPolicy: the two JSON attributes that say where dead letters may go."""
+"""RedrivePolicy and RedriveAllowPolicy: the two JSON attributes that decide where dead letters may go."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _REDRIVE_KEYS = ("deadLetterTargetArn", "maxReceiveCount")
 
 
 class Redrive(NamedTuple):
-    """A RedrivePolicy, taken apart."""
+    """A parsed RedrivePolicy."""
 
     target: QueueName
     max_receives: int
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text, or None when it is none. Deep nesting is not JSON to us either."""
+    """The value of a JSON text; None if the text is not valid JSON or is nested too deeply."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -34,7 +34,7 @@ def refuse_redrive(text: str, reason: str) -> InvalidInput:
 
 
 def parse_redrive_policy(text: str) -> Redrive:
-    """Take a RedrivePolicy apart. Raises InvalidInput, and does not ask whether its target exists."""
+    """Parse a RedrivePolicy. Raises InvalidInput. Does not check whether the target exists."""
     policy = parse_json(text)
     if not isinstance(policy, dict):
         raise InvalidInput(
@@ -62,7 +62,7 @@ def parse_redrive_policy(text: str) -> Redrive:
 
 
 def _count(value: Any) -> int:
-    """SDKs and people write the count as a number or as a numeric string; anything else is out of range."""
+    """The count, which may be a number or a numeric string; 0, which is out of range, for any other value."""
     if isinstance(value, str):
         return int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else 0
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
@@ -97,7 +97,7 @@ def _refuse_allow(text: str, reason: str) -> InvalidInput:
 
 
 def allows_source(redrive_allow_policy: str, source: QueueName) -> bool:
-    """Whether a dead-letter queue with this (valid or empty) RedriveAllowPolicy takes dead letters of `source`."""
+    """Whether a dead-letter queue with this (valid or empty) RedriveAllowPolicy accepts dead letters of `source`."""
     if not redrive_allow_policy:
         return True
     policy = json.loads(redrive_allow_policy)

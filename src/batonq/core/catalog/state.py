@@ -1,8 +1,8 @@
-"""The catalog's state, and `apply`: what each record does to it.
+"""The catalog's state, and what each record does to it.
 
-A record says: this kind of thing, under this key, now has this value (null: is gone). The live path, followers and
-recovery all come through `_apply_set`, which never chooses. `version` is the number of such records so far; `changed`
-and `records_since_base` are soft state and not replayed.
+A record gives the new value of one entry, by kind and key; null removes the entry. The live path, followers and
+recovery all use `_apply_set`, which never chooses. `version` is the number of such records so far. `changed` and
+`records_since_base` are soft state and not replayed.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class CatalogState:
     def __init__(self) -> None:
         self.frame = OpenFrame()
         self.epoch = 0
-        self.format = PLAIN_VERSION  # of the frames that are written, see records.py
+        self.format = PLAIN_VERSION  # format version of the frames that are written, see records.py
         self.last_time_ms = 0
         self.before_base = False  # the log's front was dropped, and its Base has not been read yet
-        self.changed: dict[int, frozenset[int]] = {}  # queues whose policy changed or ended → shards it concerns
+        self.changed: dict[int, frozenset[int]] = {}  # queue with a changed or removed policy → its shards
         self.records_since_base = 0
-        self._base_parts: list[bytes] = []  # of a Base that is being read
+        self._base_parts: list[bytes] = []  # the parts read so far of a Base
         self._clear()
 
     def _clear(self) -> None:
@@ -58,21 +58,21 @@ class CatalogState:
         self.accounts: dict[str, Account] = {}
         self.access_keys: dict[str, AccessKey] = {}
         self.queues: dict[int, QueueEntry] = {}
-        self.deleted: dict[QueueName, int] = {}  # names that cannot be taken yet → until when, ms
+        self.deleted: dict[QueueName, int] = {}  # name that cannot be reused yet → until when, ms
         self.receipt_keys: dict[int, ReceiptKey] = {}
         self.shards: dict[int, ShardEntry] = {}
-        # Indexes, all derived from `queues`.
+        # Indexes, derived from `queues`.
         self.by_name: dict[QueueName, QueueEntry] = {}
         self._names: dict[str, list[str]] = {}  # account → names, sorted
         self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → queues whose RedrivePolicy names it
-        self._loads: dict[int, int] = {}  # shard → how many queues it holds
-        self.growing: set[int] = set()  # queues whose keys have not all found their place yet
-        self._taken: dict[int, int] = {}  # shard → how many queues have it for their own
+        self._loads: dict[int, int] = {}  # shard → number of its queues
+        self.growing: set[int] = set()  # queues with an unfinished growth
+        self._taken: dict[int, int] = {}  # shard → number of queues that it is dedicated to
 
-    # --- frames into state ---------------------------------------------------------------------
+    # --- applying frames -----------------------------------------------------------------------
 
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
-        """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
+        """Apply one committed frame. Raises LogCorrupt if a record does not fit the state."""
         for at in range(0, len(words), 8):
             w0, w1, w2, w3, w4, _, w6, _ = words[at : at + 8]
             offset = w6 & _LOW32
@@ -97,11 +97,13 @@ class CatalogState:
             raise LogCorrupt(f"unknown record type {kind} in the catalog's log: use a newer release")
 
     def _base_part(self, part: int, more: bool, data: bytes) -> bytes | None:
-        """The whole Base when its last part is there. Parts that an owner left unfinished are followed by a part 0."""
+        """The whole Base once its last part has been read; otherwise None. If an owner left a Base incomplete, the
+        next one begins with part 0.
+        """
         if part == 0:
             self._base_parts.clear()
         if part and not self._base_parts and (self.before_base or self.version == 0):
-            self.before_base = True  # the front was dropped in the middle of an older one
+            self.before_base = True  # the front was dropped in the middle of an older Base
             return None
         if part != len(self._base_parts):
             raise LogCorrupt(f"part {part} of the catalog's base follows {len(self._base_parts)} parts of it")
@@ -122,7 +124,7 @@ class CatalogState:
         if self.version == 0 and version != 1:
             self.before_base = True
         if self.before_base:
-            return  # what this says is in the Base that follows
+            return  # the Base that follows includes this record
         if version != self.version + 1:
             raise LogCorrupt(f"catalog record {version} after {self.version}")
         self.version = version
@@ -155,7 +157,9 @@ class CatalogState:
             raise LogCorrupt(f"unknown kind {kind!r} of catalog record: use a newer release")
 
     def _set_deleted(self, name: QueueName, value: Record | None, time: int) -> None:
-        """Waits that are over are forgotten on the way, so that the names of deleted queues do not pile up."""
+        """Set or remove the wait for a deleted name. Expired waits are dropped, so that names of deleted queues do
+        not accumulate.
+        """
         self.deleted = {other: until for other, until in self.deleted.items() if until > time and other != name}
         if value is not None:
             self.deleted[name] = value["until_ms"]
@@ -208,10 +212,10 @@ class CatalogState:
                 if not self._taken[shard]:
                     del self._taken[shard]
 
-    # --- the whole of it -----------------------------------------------------------------------
+    # --- dump and Base -------------------------------------------------------------------------
 
     def dump(self) -> bytes:
-        """The state in its canonical form: equal states give equal bytes. A Base holds the same."""
+        """The state in its canonical form: equal states give equal bytes. A Base holds the same bytes."""
         return encode(
             {
                 "version": self.version,
@@ -257,14 +261,14 @@ class CatalogState:
         self.next_queue = base["next_queue"]
         self.next_receipt_key = base["next_receipt_key"]
 
-    # --- what a shard should hold --------------------------------------------------------------
+    # --- policies of a shard -------------------------------------------------------------------
 
     def policies_for_shard(self, shard: int) -> dict[int, QueuePolicy]:
         """The policy of every queue that is placed on the shard, by queue number."""
         return {entry.number: entry.policy for entry in self.queues.values() if shard in entry.shards}
 
     def validate(self) -> None:
-        """Every invariant, as an assertion."""
+        """Assert every invariant."""
         assert not self.before_base
         assert self.by_name == {entry.key: entry for entry in self.queues.values()}, "one queue a name"
         assert self._names == _sorted_names(self.by_name), "names in order"
@@ -300,7 +304,7 @@ class CatalogState:
         assert self._sources == sources
 
     def _link(self, target: QueueName | None) -> Link | None:
-        """The queue that a RedrivePolicy names; None when it does not exist."""
+        """The queue that a RedrivePolicy names; None if it does not exist."""
         queue = self.by_name.get(target) if target is not None else None
         return queue.link if queue is not None else None
 

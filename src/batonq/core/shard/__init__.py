@@ -1,1 +1,1 @@
-"""A shard: the delivery state machine. machine.py is the whole of it; its docstring names the parts."""
+"""A shard: the delivery state machine. machine.py puts it together; its docstring names the parts."""

@@ -1,4 +1,4 @@
-"""The destination's side of the protocol between shards, and its answers at the source."""
+"""The destination's side of the protocol between shards, and the source's handling of its answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from batonq.errors import LogCorrupt
 
 class Arrivals(Seeking):
     def settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
-        """The destination has answered: (number, verdict) of entries that this shard owed it."""
+        """Apply the destination's answer: (number, verdict) of entries that this shard owed it."""
         self._settle(shard, results, self.begin(now))
 
     # --- the destination -----------------------------------------------------------------------------
 
     def check_arrivals(self, arrivals: Sequence[Arrival]) -> None:
-        """Raise LogCorrupt when the entries do not follow those that arrived before, or when they did and it is not
-        known any more what became of them: only their source, which still has the messages, is the worse for it.
+        """Raise LogCorrupt if the entries do not follow those that arrived before, or if the verdict on a repeated
+        entry is no longer known. The error affects only the source, which still has the messages.
         """
-        last: dict[int, int] = {}  # of each source in these entries
+        last: dict[int, int] = {}  # source → its last number in these entries
         for arrival in arrivals:
             source, number = arrival.source_shard, arrival.number
             incoming = self.incoming.get(source)
@@ -44,7 +44,9 @@ class Arrivals(Seeking):
             last[source] = number
 
     def arrive(self, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
-        """Take channel entries in order; (number, verdict) of each. One seen before gets its verdict again."""
+        """Accept or refuse channel entries in order; returns (number, verdict) of each. A repeated entry gets its
+        first verdict again.
+        """
         self.check_arrivals(arrivals)
         now = self.begin(now)
         results: list[tuple[int, int]] = []
@@ -57,7 +59,7 @@ class Arrivals(Seeking):
         return results
 
     def _past_verdict(self, arrival: Arrival) -> int:
-        """What became of an entry that has arrived before; 0: that is not known any more."""
+        """The verdict on an entry that has arrived before; 0 if it is no longer known."""
         return self.incoming[arrival.source_shard].verdict(arrival.number, self.limits.verdicts_max)
 
     def _arrive(self, arrival: Arrival, now: int) -> int:

@@ -1,8 +1,9 @@
-"""The end of a channel: which entries of one source shard have arrived, and what became of the last ones.
+"""The receiving end of a channel: the entries of one source shard that have arrived, and the verdicts on the newest
+ones.
 
-A source asks again about entries whose answer it did not get, at most a window of them. So the verdicts on the newest
-VERDICTS_KEPT entries are remembered, a byte each, far more than a window is allowed to have. Of an older entry nothing
-is known: it counts neither as accepted nor as refused.
+A source asks again about entries whose answer it did not get, at most a window of them. The end therefore stores the
+verdicts on the newest VERDICTS_KEPT entries, one byte each, which is far more than a window may have. The verdict on an
+older entry is unknown: it counts neither as accepted nor as refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from batonq.core.limits import VERDICTS_KEPT
 from batonq.core.records import Reason
 
 _UNKNOWN = 0
-_OLD_REFUSALS_MAX = 65_536  # older releases kept so many refusals, of all sources together
+_OLD_REFUSALS_MAX = 65_536  # older releases kept this many refusals, for all sources together
 
 
 class Incoming:
@@ -20,10 +21,10 @@ class Incoming:
     def __init__(self, cursor: int = 0) -> None:
         self.cursor = cursor  # number of the last entry that arrived
         self.first = cursor + 1  # verdicts are known from this entry on
-        self._verdicts = bytearray(VERDICTS_KEPT)  # by number, modulo as many as there are
+        self._verdicts = bytearray(VERDICTS_KEPT)  # indexed by entry number modulo VERDICTS_KEPT
 
     def note(self, number: int, verdict: int) -> None:
-        """An entry has arrived."""
+        """Store the verdict on an entry that has arrived."""
         if number != self.cursor + 1:
             self.first = number
         elif number - self.first >= VERDICTS_KEPT:
@@ -32,18 +33,18 @@ class Incoming:
         self._verdicts[number % VERDICTS_KEPT] = verdict
 
     def verdict(self, number: int, kept_max: int = VERDICTS_KEPT) -> int:
-        """What became of an entry that is among the last `kept_max`; 0: that is not known."""
+        """The verdict on an entry among the last `kept_max`; 0 if it is unknown."""
         if not max(self.first, self.cursor - kept_max + 1) <= number <= self.cursor:
             return _UNKNOWN
         return self._verdicts[number % VERDICTS_KEPT]
 
     def refusals(self) -> list[tuple[int, int]]:
-        """(number, verdict) of the entries that were refused, as far as it is known, in order."""
+        """(number, verdict) of the entries known to be refused, in order."""
         verdicts = ((number, self.verdict(number)) for number in range(self.first, self.cursor + 1))
         return [(number, verdict) for number, verdict in verdicts if verdict != Reason.ACCEPTED]
 
     def load(self, first: int, refusals: dict[int, int]) -> None:
-        """What is known from entry `first` on: these were refused, the others accepted."""
+        """Restore the verdicts from entry `first` on: the entries in `refusals` were refused, all others accepted."""
         self.first = max(first, self.cursor - VERDICTS_KEPT + 1, 1)
         for number in range(self.first, self.cursor + 1):
             self._verdicts[number % VERDICTS_KEPT] = refusals.get(number, Reason.ACCEPTED)
@@ -52,10 +53,10 @@ class Incoming:
 def load_all(
     cursors: list[list[int]], refused: list[list[int]], known_from: list[list[int]] | None
 ) -> dict[int, Incoming]:
-    """The channels' ends from (source, number of the last entry), (source, number, verdict) and (source, first).
+    """Restore the channel ends from (source, last entry number), (source, number, verdict) and (source, first).
 
-    Older releases do not say from where on they knew every refusal. When they had as many as they kept, those of a
-    source are known from the oldest that is left.
+    Older releases did not store from which entry on they knew every refusal. If such a release had reached its limit of
+    refusals, the refusals of a source are complete only from its oldest stored one on.
     """
     refusals: dict[int, dict[int, int]] = {}
     for source, number, verdict in refused:

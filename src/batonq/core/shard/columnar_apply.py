@@ -1,8 +1,8 @@
-"""What runs of records do, a column at a time.
+"""Applying runs of records, one column at a time.
 
-A run is several records of one kind to one queue: new messages, first leases of the messages at the front of a lane,
-acknowledgements of current leases. The effect is that of the records one by one (`state.py`); only the bookkeeping is
-shared, and neighbouring slots are written as slices. `tests/core` compares the two ways.
+A run is several records of one type for one queue: new messages, first leases of the messages at the front of a lane,
+or deletes of current leases. The effect is the same as applying the records one by one (`state.py`). Only the
+bookkeeping is shared, and adjacent slots are written as slices. `tests/core` compares the two ways.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from batonq.core.shard.state import NO_TIMER
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _DELAYED, _VISIBLE, _IN_FLIGHT = map(int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT))
-RUN_MAX = 4096  # constants below are cut to length; longer runs make their own
+RUN_MAX = 4096  # the constants below are sliced to the length of a run; longer runs build their own
 _ZEROS_I = array("I", [0]) * RUN_MAX
 _ZEROS_H = array("H", [0]) * RUN_MAX
 FREES = _ZEROS_B = array("B", [_FREE]) * RUN_MAX
@@ -48,9 +48,10 @@ class Runs(Moves):
         tenants: array[int] | None = None,
         maxima: Sequence[int] | None = None,
     ) -> None:
-        """Messages with consecutive sequences and positions; the slots are taken off the free list.
+        """Apply new messages with consecutive sequences and positions. The caller has taken the slots off the free
+        list.
 
-        A column that is None is the same for all: they are VISIBLE at once, have no group, no maximum of their own.
+        A column that is None has one value for all messages: VISIBLE at once, no group, or no maximum of their own.
         """
         count = len(slots)
         if isinstance(slots, range) and count <= RUN_MAX:
@@ -68,7 +69,7 @@ class Runs(Moves):
         self._count_sends(queue, count, size, sequences[-1] + 1)
 
     def _enter_ready(self, queue: QueueState, slots: Sequence[int], priorities: array[int]) -> None:
-        """Fresh, ungrouped messages of a standard queue, VISIBLE at once."""
+        """Add new messages of a standard queue to the ready order. They have no group and are VISIBLE at once."""
         queue.visible += len(slots)
         self.woken.add(queue.number)
         self.filled.add(queue.number)
@@ -96,7 +97,7 @@ class Runs(Moves):
             for slot, group in zip(slots, groups, strict=True):
                 line = lines.find_or_open(number, group, 0)
                 lines.append(line, slot)
-                if lines.head[line] == slot:  # else the group is open, or locked, as it was
+                if lines.head[line] == slot:  # otherwise the group stays eligible or locked, as before
                     ready.refresh(line)
             queue.visible += len(slots)
             self.woken.add(number)
@@ -127,7 +128,7 @@ class Runs(Moves):
         positions: array[int],
         extents: array[int],
     ) -> None:
-        """The columns of new messages in neighbouring slots, and their places in their queue's order of arrival."""
+        """Fill the columns of new messages in adjacent slots, and append them to their queue's arrival order."""
         columns = self.columns
         count = len(slots)
         first, end = slots.start, slots.stop
@@ -160,7 +161,7 @@ class Runs(Moves):
         queue.tail = end - 1
 
     def _arm_range(self, slots: range, expires: array[int]) -> None:
-        """See to it that each message has an entry in the expiry wheel that is not too late for it."""
+        """Make sure that each message has an entry in the expiry wheel that is no later than its expiry."""
         columns = self.columns
         first, end = slots.start, slots.stop
         timers = columns.expiry_timer[first:end]
@@ -194,7 +195,7 @@ class Runs(Moves):
         position: int,
         extents: Sequence[int],
     ) -> None:
-        """The same in any slots."""
+        """Fill the columns of new messages in any slots, and append them to their queue's arrival order."""
         columns = self.columns
         sequences, positions, lasts, extent_column = columns.sequence, columns.position, columns.last, columns.extent
         untils, sents, expiries, queues = columns.until, columns.sent, columns.expires, columns.queue
@@ -239,7 +240,9 @@ class Runs(Moves):
         position: int,
         holders: Sequence[tuple[str, int]],
     ) -> None:
-        """The messages at the front of a lane's fresh line, which were never leased, so many to each holder."""
+        """Apply first leases to the messages at the front of a lane's fresh line. `holders` gives each holder and
+        its number of messages.
+        """
         count = len(slots)
         priority = self.columns.priority[slots[0]]
         if isinstance(slots, range) and count <= RUN_MAX:
@@ -306,10 +309,10 @@ class Runs(Moves):
         if unarmed:
             self.leases.push_run(deadline, unarmed)
 
-    # --- acknowledgements ----------------------------------------------------------------------------
+    # --- deletes by the holder -------------------------------------------------------------------------
 
     def _on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
-        """Messages that are held and have no notes are deleted by their holder."""
+        """Apply deletes by the holders of messages that are IN_FLIGHT and have no notes."""
         columns = self.columns
         if queue.fifo:
             for slot in slots:
@@ -339,11 +342,11 @@ class Runs(Moves):
         queue.deleted += count
 
     def _are_neighbours(self, run: array[int]) -> bool:
-        """Do the messages in neighbouring slots follow each other in their queue's order of arrival?"""
+        """Whether messages in adjacent slots are also adjacent in their queue's arrival order."""
         return self.columns.queue_next[run[0] : run[-1]] == run[1:]
 
     def plain(self, slots: Sequence[int]) -> bool:
-        """Is there nothing beside the columns to know about these messages?"""
+        """Whether the columns hold everything that is known about these messages."""
         for notes in (*self._notes(), self.living_keys, self.attempt_of):
             if notes and not notes.keys().isdisjoint(slots):
                 return False

@@ -1,6 +1,6 @@
-"""Runs of plain records into state, a column at a time: most of what a follower and a recovering node do.
+"""Replaying runs of uniform records, one column at a time: most of the work of a follower and of a recovering node.
 
-Whatever is not as plain as it looks is left to `replay.py`, which applies records one by one and says what is wrong.
+Records that do not fit this path are left to `replay.py`, which applies them one by one and reports errors.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class Folding(Runs):
     def _fold_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
-        """A frame of nothing but plain sends to one queue (and whose they were), into new slots, at once.
+        """Apply a whole frame of plain sends to one queue into new slots, with the records of their requests and
+        producers.
 
-        That is what the log of a backlog is made of, so recovery is mostly this.
+        The log of a backlog consists of such frames, so recovery spends most of its time here.
         """
         row = 1 if heads[0] & 0xFF == Type.REQUESTED and len(heads) > 1 else 0
         w0, slot = heads[row], words[(row << 3) + 7] & _LOW32
@@ -80,8 +81,8 @@ class Folding(Runs):
         return True
 
     def _fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
-        """Records alike but for their messages, at most RUN_MAX of them; False, with none of them applied, when they
-        are not that plain.
+        """Apply at most RUN_MAX records that differ only in their messages. Returns False, with no record applied,
+        if the records are not that uniform.
         """
         w0, time = rows[0], rows[2]
         queue = self._queue(w0 >> 32)
@@ -96,7 +97,7 @@ class Folding(Runs):
         return reason == Reason.ACK and self._fold_acknowledged(queue, rows)
 
     def _fold_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
-        """Fresh, ungrouped sends with consecutive sequences, VISIBLE at once."""
+        """Apply sends of new messages with consecutive sequences, without a group and VISIBLE at once."""
         columns = self.columns
         time, aux = rows[2], rows[7] >> 32
         sequences, halves = rows[1::8], halves_of(rows[7::8])
@@ -124,7 +125,7 @@ class Folding(Runs):
         return True
 
     def _fold_first_leases(self, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
-        """First leases of the messages at the front of the queue, by one holder."""
+        """Apply first leases by one holder on the messages at the front of the queue."""
         columns = self.columns
         deadline, w6, tails = rows[3], rows[6], rows[7::8]
         count = len(tails)
@@ -148,7 +149,7 @@ class Folding(Runs):
         return True
 
     def _fold_acknowledged(self, queue: QueueState, rows: array[int]) -> bool:
-        """Messages in flight, deleted by whoever holds them."""
+        """Apply deletes of IN_FLIGHT messages by their holders."""
         columns = self.columns
         slots = as_run(halves_of(rows[7::8])[0::2].tolist())
         if isinstance(slots, range):
@@ -179,7 +180,7 @@ class Folding(Runs):
             self.advance_delays(time)
 
     def _apply(self, position: int, row: array[int], variable: bytes) -> None:
-        """Fold one record of any kind."""
+        """Apply one record of any type."""
         raise NotImplementedError
 
 
@@ -188,7 +189,9 @@ def same(typecode: str, value: int, count: int) -> array[int]:
 
 
 def alike_until(column: array[int], start: int, stop: int) -> int:
-    """Where the values end, before `stop`, that are all the same from `start` on. Steps grow as long as they are."""
+    """The end, at most `stop`, of the equal values that begin at `start`. The search step grows while the values
+    stay equal.
+    """
     value = column[start]
     end, step = start + 1, 32
     if end < stop and column[end] != value:

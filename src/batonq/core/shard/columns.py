@@ -1,8 +1,8 @@
-"""A shard's messages: one slot each, its fields in compact columns; a waiting message costs about a hundred bytes.
+"""A shard's messages: one slot per message, with its fields in compact columns. A waiting message takes about a
+hundred bytes.
 
-A slot is chosen by the live path and written into the record, so that replay puts the message into the same one. Freed
-slots are used again, newest first; the free list may hold entries that replay has taken meanwhile, which `allocate`
-passes over.
+The live path chooses a slot and writes it into the record, so that replay puts the message into the same slot. Freed
+slots are reused, newest first. The free list may hold slots that replay has taken meanwhile; `allocate` skips them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _VISIBLE = int(State.VISIBLE)
 _GROW_MAX = 8_192
 _TIDY = 4_096
 
-# name, typecode, value in an unused slot
+# name, type code, value in an unused slot
 _LAYOUT = (
     ("sequence", "Q", 0),
-    ("position", "Q", 0),  # of the record that holds the payload
+    ("position", "Q", 0),  # position of the record that holds the payload
     ("extent", "Q", 0),  # offset | length << 32 of the payload in that frame's variable section
     ("last", "Q", 0),  # position of the message's newest record
     ("until", "Q", 0),  # VISIBLE, OWED: since when; DELAYED: visible-at; IN_FLIGHT: deadline
@@ -32,8 +32,8 @@ _LAYOUT = (
     ("timer", "Q", (1 << 64) - 1),  # ms at which the lease wheel has an entry for this slot
     ("expires", "I", 0),  # s
     ("expiry_timer", "I", 0xFFFFFFFF),  # s at which the expiry wheel has an entry for this slot
-    ("first_received", "I", 0),  # ms after `sent`, plus one; 0: never
-    ("leased", "I", 0),  # ms after `sent`: when the current lease began
+    ("first_received", "I", 0),  # ms after `sent`, plus one; 0 means never
+    ("leased", "I", 0),  # start of the current lease, ms after `sent`
     ("queue", "I", 0),
     ("line", "I", NIL),
     ("line_next", "I", NIL),
@@ -44,24 +44,24 @@ _LAYOUT = (
     ("count", "H", 0),  # receives
     ("state", "B", int(State.FREE)),
     ("priority", "B", 0),
-    ("doomed", "B", 0),  # DELAYED: why it is owed again, as a Reason, when the delay ends; OWED: DEAD if it was that
+    ("doomed", "B", 0),  # DELAYED: Reason for which it is owed again after the delay; OWED: DEAD if it was DEAD
 )
 COLUMN_NAMES = tuple(name for name, _, _ in _LAYOUT)
 
 
 def as_run(slots: list[int]) -> Sequence[int]:
-    """The same slots, as a range when they are neighbours in rising order."""
+    """The same slots, as a range if they are consecutive and ascending."""
     run = range(slots[0], slots[0] + len(slots))
     return run if slots[-1] == run[-1] and slots == [*run] else slots
 
 
 def counted(typecode: str, numbers: range) -> array[int]:
-    """A column of numbers that follow each other. By way of a list it takes half the time."""
+    """A column of consecutive numbers. Going through a list halves the time."""
     return array(typecode, [*numbers])
 
 
 def halves_of(words: array[int]) -> array[int]:
-    """The low and high halves of 64-bit words, in turn."""
+    """The low and high halves of 64-bit words, alternating."""
     halves = array("I")
     halves.frombytes(words.tobytes())
     if sys.byteorder == "big":
@@ -70,7 +70,7 @@ def halves_of(words: array[int]) -> array[int]:
 
 
 def joined(low: array[int], high: array[int]) -> array[int]:
-    """64-bit words of two columns of halves."""
+    """64-bit words from a column of low halves and a column of high halves."""
     halves = array("I", bytes(8 * len(low)))
     at_low = 0 if sys.byteorder == "little" else 1
     halves[at_low::2] = low
@@ -112,10 +112,10 @@ class Columns:
         self.used = 0
         self.capacity = 0
         self.free: array[int] = array("I")
-        self._until_tidy = _TIDY  # slots to be taken before the free list is sorted again
+        self._until_tidy = _TIDY  # slots to take before the free list is sorted again
 
     def reserve(self, capacity: int) -> None:
-        """Make room for slots below `capacity`; the arrays keep their identity."""
+        """Make room for slots below `capacity`. The array objects stay the same."""
         if capacity <= self.capacity:
             return
         step = max(_GROW_MIN, min(_GROW_MAX, self.capacity))
@@ -126,7 +126,7 @@ class Columns:
         self.capacity = target
 
     def allocate(self) -> int:
-        """Choose a slot for a new message (not yet taken)."""
+        """Choose a slot for a new message, without taking it."""
         free = self.free
         state = self.state
         while free:
@@ -137,9 +137,10 @@ class Columns:
         return self.used
 
     def take_run(self, count: int) -> Sequence[int]:
-        """Choose slots for several new messages and take them off the free list; a range when they are neighbours.
+        """Choose slots for several new messages and take them off the free list; returns a range if they are
+        adjacent.
 
-        Messages that were leased together are mostly deleted together, so the newest free slots mostly are.
+        Messages that were leased together are usually deleted together, so the newest free slots are usually adjacent.
         """
         free = self.free
         if not free:
@@ -157,14 +158,14 @@ class Columns:
         while free and len(slots) < count:
             slot = free.pop()
             if not state[slot]:
-                state[slot] = _VISIBLE  # after a Base the list may name a slot twice: the second time it is passed over
+                state[slot] = _VISIBLE  # after a Base the list may name a slot twice; this skips the second
                 slots.append(slot)
         slots.sort()
         slots.extend(range(self.used, self.used + count - len(slots)))
         return as_run(slots)
 
     def _newest_run(self, count: int) -> range | None:
-        """The newest free slots, when they are neighbours in rising or falling order."""
+        """The newest free slots, if they are adjacent in ascending or descending order."""
         newest = self.free[-count:]
         if len(newest) < count:
             return None
@@ -176,13 +177,13 @@ class Columns:
         return run if newest == slots or newest[::-1] == slots else None
 
     def _tidy(self) -> None:
-        """Sort the newest part of the free list, so that runs find neighbours there again."""
+        """Sort the newest part of the free list, so that runs find adjacent slots there again."""
         tail = sorted({slot for slot in self.free[-_TIDY:] if not self.state[slot]}, reverse=True)
         self.free[-_TIDY:] = array("I", tail)
         self._until_tidy = len(tail)
 
     def take_named(self, slots: Sequence[int]) -> None:
-        """Take the slots that a run of records names off the free list, where they are its newest."""
+        """Take the slots that a run of records names off the free list, if they are its newest."""
         free = self.free
         if sorted(free[-len(slots) :].tolist()) == [*slots]:
             del free[-len(slots) :]
@@ -207,7 +208,7 @@ class Columns:
                 free.pop()
 
     def use(self, first: int, end: int) -> None:
-        """Slots beyond those in use are taken. Any that are skipped were used in a front that was dropped: free now."""
+        """Take slots beyond those in use. Skipped slots were used only in the dropped front, so they are free."""
         if end > self.capacity:
             self.reserve(end)
         if first > self.used:
@@ -222,7 +223,7 @@ class Columns:
             self.rebuild_free()
 
     def rebuild_free(self) -> None:
-        """The free list from the states: lowest slot on top."""
+        """Rebuild the free list from the states, with the lowest slot on top."""
         state = self.state
         self.free = array("I", [slot for slot in range(self.used - 1, -1, -1) if state[slot] == 0])
 

@@ -1,13 +1,14 @@
-"""What is remembered for a time, by a hash: deduplication ids, and requests by their names. At most 32 bytes an entry.
+"""Tables of hashes that are remembered for a time: deduplication ids and request names. An entry takes at most 32
+bytes.
 
 An entry is a 64-bit hash of its key, the first message's sequence (48 bits, as in its id), a fingerprint of the content
-(32 bits), and when it expires: 22 bytes, and at most 9 for its place in the index.
+(32 bits), and its expiry: 22 bytes, and at most 9 for its place in the index.
 
-Entries stand in rings, in the order in which they were made; those in one ring have windows of about the same length
-(one is less than twice as long as another), so the first is about the first to expire, and finding what has expired
-means looking at the front of each ring. A table is full only when it has as many entries as it may and none of the
-fronts has expired. The fronts are swept as new entries come, by the records' own times, so that replay sweeps alike.
-Entries that live as long as their message have a ring of their own.
+Entries are in rings, in the order in which they were added. The entries of one ring have windows of similar length:
+none is twice as long as another. The first entry of a ring is therefore among the first to expire, and only the front
+of each ring needs to be examined for expired entries. A table is full only if it has its maximum of entries and no
+front has expired. Each new entry sweeps the fronts by the times in the records, so that replay sweeps the same entries.
+Entries that live as long as their message have their own ring.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from batonq.core.shard.hash_index import EMPTY, HashIndex
 FOREVER_S = 0xFFFFFFFF
 _BITS_MAX = 31
 _FOREVER = 32  # the ring of entries that live as long as their message
-_UNSORTED = 33  # the ring of entries from snapshots of older releases, which do not tell rings apart
+_UNSORTED = 33  # the ring of entries from snapshots of older releases, which had no separate rings
 _NUMBER_MAX = 0xFFFF0000
 _SEQUENCE_BITS = 48
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 _TRIM = 64
-_SWEPT_SHARE = 32  # swept entries are given back when they are more than one in so many
-_HOLES_SHARE = 16  # entries that stay are moved to the back when more than one place in so many is empty
-_SWEEP = 3  # entries of a ring looked at for each one that is made: more than one, so that the ring shrinks
-_LOOK = 64  # empty places that are passed over in search of the front
+_SWEPT_SHARE = 32  # the memory of swept entries is freed when they are more than 1 in this many
+_HOLES_SHARE = 16  # living entries move to the back when more than 1 place in this many is empty
+_SWEEP = 3  # entries of a ring examined per new entry: more than one, so that the ring shrinks
+_LOOK = 64  # maximum of empty places skipped in search of the first entry
 
 
 class Known(NamedTuple):
@@ -38,15 +39,17 @@ class Known(NamedTuple):
 
 
 class _Ring:
-    """Entries are numbered as they are made; `base` is the number of the first, `front` how many have been swept."""
+    """Entries are numbered in the order of their creation. `base` is the number of the first place, `front` the
+    number of swept places.
+    """
 
     __slots__ = ("base", "expires", "front", "index", "key", "mark", "message")
 
     def __init__(self) -> None:
-        self.key: array[int] = array("Q")  # 0: an empty place, its entry was moved or removed
+        self.key: array[int] = array("Q")  # 0: an empty place, whose entry was moved or removed
         self.message: array[int] = array("Q")  # sequence | low half of the fingerprint << 48
-        self.mark: array[int] = array("H")  # its high half
-        self.expires: array[int] = array("I")  # of an empty place: 0
+        self.mark: array[int] = array("H")  # high half of the fingerprint
+        self.expires: array[int] = array("I")  # 0 for an empty place
         self.base = 0
         self.front = 0
         self.index = HashIndex()
@@ -71,7 +74,9 @@ class _Ring:
         self.key[at] = self.expires[at] = 0
 
     def oldest(self) -> int:
-        """Where the first entry is, if it is not behind many empty places; else the last of those, or the end."""
+        """The index of the first entry. If many empty places precede it, the index at which the search stopped; if
+        there is no entry, the end.
+        """
         at, end = self.front, len(self.key)
         for _ in range(_LOOK):
             if at == end or self.key[at]:
@@ -80,12 +85,12 @@ class _Ring:
         return at
 
     def has_expired(self, now_s: int) -> bool:
-        """Whether the first entry has: then the next one that is made takes its place."""
+        """Whether the first entry has expired. If so, the next new entry replaces it."""
         at = self.oldest()
         return at < len(self.key) and self.expires[at] <= now_s
 
     def sweep(self, now_s: int) -> None:
-        """Give up entries at the front that have expired, a few at a time."""
+        """Drop a few expired entries at the front."""
         keys, expires, index, base = self.key, self.expires, self.index, self.base
         at = self.front
         for _ in range(_SWEEP):
@@ -99,7 +104,7 @@ class _Ring:
         self._trim()
 
     def close_up(self) -> None:
-        """Pass over empty places at the front, and move entries to the back that keep others from it."""
+        """Skip empty places at the front, and move entries that keep the front from advancing to the back."""
         for _ in range(_SWEEP):
             at, places = self.front, len(self.key)
             if at == places:
@@ -129,7 +134,7 @@ class _Ring:
 
 class DedupTable:
     def __init__(self) -> None:
-        self._rings: dict[int, _Ring] = {}  # by the number of bits of a window in seconds
+        self._rings: dict[int, _Ring] = {}  # bit length of the window in seconds → ring
 
     def __len__(self) -> int:
         return sum([ring.index.live for ring in self._rings.values()])
@@ -148,25 +153,26 @@ class DedupTable:
         return None
 
     def count(self, window_s: int) -> int:
-        """How many entries there are with a window of about this length."""
+        """The number of entries with a window of about this length."""
         ring = self._rings.get(window_s.bit_length())
         return 0 if ring is None else ring.index.live
 
     def oldest(self, window_s: int) -> int:
-        """The key of the first of them, or 0."""
+        """The key of the oldest entry with a window of about this length, or 0."""
         ring = self._rings.get(window_s.bit_length())
         at = 0 if ring is None else ring.oldest()
         return 0 if ring is None or at == len(ring.key) else ring.key[at]
 
     def full(self, now_s: int, entries_max: int, beside_s: int = 0) -> bool:
-        """Is there no room for another entry, not counting those with a window of about `beside_s`?"""
+        """Whether there is no room for another entry. Entries with a window of about `beside_s` do not count."""
         if len(self) - self.count(beside_s) < entries_max:
             return False
         beside = beside_s.bit_length()
         return not any(ring.has_expired(now_s) for bits, ring in self._rings.items() if bits != beside)
 
     def put(self, key: int, sequence: int, expires_s: int, fingerprint: int, now_s: int) -> None:
-        """Make an entry in place of one with the same key. One that is over at once only removes that.
+        """Add an entry, replacing one with the same key. If the new entry has already expired, only the old one is
+        removed.
 
         A fingerprint has 32 bits.
         """
@@ -182,7 +188,7 @@ class DedupTable:
             self._append(key, message, fingerprint >> 16, expires_s, now_s)
 
     def end_life(self, key: int, sequence: int, expires_s: int, now_s: int) -> None:
-        """The message of a living entry is gone: the entry now ends with its window."""
+        """Let the entry of a message that is gone expire with its window."""
         ring = self._rings.get(_FOREVER)
         number = EMPTY if ring is None else ring.index.find(key, ring.key, ring.base)
         if ring is None or number == EMPTY:
@@ -212,7 +218,7 @@ class DedupTable:
         ]
 
     def save(self) -> dict[str, bytes]:
-        """The entries of all rings, one ring after the other, and which rings there are (bits, places)."""
+        """The entries of all rings, one ring after the other, and the rings as (bits, places)."""
         rings = sorted(self._rings.items())
         names = ("key", "message", "mark", "expires")
         sections = {
@@ -243,7 +249,7 @@ class DedupTable:
             start += places
 
     def _load_unsorted(self, columns: tuple[array[int], ...]) -> None:
-        """Entries as older releases saved them, in one ring and by no order of time."""
+        """Load entries that an older release saved, in one ring and in no order of time."""
         key, _, _, expires = columns
         for at in sorted(range(len(key)), key=expires.__getitem__):
             if key[at]:

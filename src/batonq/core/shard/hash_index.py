@@ -1,10 +1,11 @@
-"""An index from 64-bit keys to entry numbers: four bytes a place, at most three of four taken.
+"""An index from 64-bit keys to entry numbers, with four bytes per place and a load of at most three quarters.
 
-The keys themselves stand in a column of the caller's; entry number n's key is `keys[n - base]`. Removal closes the gap
-behind it, so that probing never meets tombstones.
+The keys are in the caller's column: the key of entry number n is `keys[n - base]`. A removal closes the gap that it
+leaves, so that probing never meets tombstones.
 
-It grows in steps, because whoever adds an entry waits for it: places stand in segments of about a thousand, found by
-the key's first bits, and a segment that is full becomes two (extendible hashing). Small ones grow by two thirds.
+The index grows in small steps, because the caller that adds an entry waits for them. Its places are in segments of
+about a thousand, found by the key's first bits. A full segment is split in two (extendible hashing); a small segment
+grows by two thirds.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from array import array
 
 EMPTY = 0xFFFFFFFF
 _SIZE_MIN = 8
-_SPLIT_AT = 1_024  # places: less than a millisecond's work
+_SPLIT_AT = 1_024  # places: splitting takes less than a millisecond
 _DEPTH_MAX = 18
 _KEY_BITS = 64
 
 
 class _Segment:
-    """Open addressing from `key % size` on."""
+    """Open addressing with linear probing, starting at `key % size`."""
 
     __slots__ = ("depth", "live", "places")
 
     def __init__(self, depth: int, size: int) -> None:
-        self.depth = depth  # how many first bits its keys share
+        self.depth = depth  # number of first bits that its keys share
         self.places: array[int] = array("I", [EMPTY]) * size
         self.live = 0
 
@@ -56,13 +57,13 @@ class HashIndex:
 
     def __init__(self) -> None:
         self._depth = 0
-        self._shift = _KEY_BITS  # a key's segment is that of its first `_depth` bits
+        self._shift = _KEY_BITS  # the first `_depth` bits of a key select its segment
         self._directory = [_Segment(0, _SIZE_MIN)]
         self.live = 0
 
     @property
     def places(self) -> int:
-        """How many places there are, of four bytes each."""
+        """The number of places, of four bytes each."""
         return sum(len(segment.places) for segment in dict.fromkeys(self._directory))
 
     def find(self, key: int, keys: array[int], base: int = 0) -> int:
@@ -79,7 +80,7 @@ class HashIndex:
         return EMPTY
 
     def add(self, key: int, number: int, keys: array[int], base: int = 0) -> None:
-        """Add an entry whose key is not there yet. `keys` is needed when the index must grow."""
+        """Add an entry whose key is not in the index yet. `keys` is needed when the index must grow."""
         segment = self._directory[key >> self._shift]
         while (segment.live + 1) * 4 > len(segment.places) * 3:
             self._make_room(segment, key, keys, base)
@@ -88,7 +89,7 @@ class HashIndex:
         self.live += 1
 
     def move(self, key: int, old: int, new: int) -> None:
-        """The entry of `key` has another number now."""
+        """Change the number of the entry of `key`."""
         segment = self._directory[key >> self._shift]
         segment.places[segment.place_of(key, old)] = new
 
@@ -111,7 +112,7 @@ class HashIndex:
         self.live -= 1
 
     def rebuild(self, entries: list[tuple[int, int]]) -> None:
-        """Start again with these (key, number) pairs."""
+        """Replace the contents with these (key, number) pairs."""
         depth = 0
         while len(entries) >> depth > _SPLIT_AT // 2 and depth < _DEPTH_MAX:
             depth += 1
@@ -136,7 +137,7 @@ class HashIndex:
         self._replace(key, segment.depth, [_filled(segment.depth + 1, half) for half in halves])
 
     def _replace(self, key: int, depth: int, segments: list[_Segment]) -> None:
-        """Put one segment, or two halves, where the one with the key's first `depth` bits stood."""
+        """Replace the segment with the key's first `depth` bits by one segment, or by two halves."""
         span = 1 << self._depth - depth
         first = (key >> _KEY_BITS - depth) * span
         each = span // len(segments)
@@ -146,11 +147,11 @@ class HashIndex:
 
 
 def _filled(depth: int, entries: list[tuple[int, int]]) -> _Segment:
-    """A segment of these (key, number) pairs, with room for two thirds more."""
+    """A segment with these (key, number) pairs, and room for two thirds more."""
     segment = _Segment(depth, max(_SIZE_MIN, len(entries) * 20 // 9 + 1))
     places = segment.places
     size = len(places)
-    for key, number in entries:  # as `put` does it, without a call for each
+    for key, number in entries:  # the same as `put`, without a call per entry
         at = key % size
         while places[at] != EMPTY:
             at += 1

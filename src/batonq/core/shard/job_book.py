@@ -1,4 +1,4 @@
-"""A shard's jobs, found by id, by queue and by key. The last few that have ended are kept for each queue."""
+"""A shard's jobs, found by id, by queue and by key. Each queue keeps the last few jobs that have ended."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from itertools import islice
 
 from batonq.core.commands import Job
 
-ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that is not over
-KEPT_MAX = 10  # ended jobs remembered for each queue
-TOTAL_MAX = 10_000  # and in all: queues come and go. Running jobs do not count, so that a book loads as it was
+ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that has not ended
+KEPT_MAX = 10  # ended jobs kept per queue
+# Ended jobs kept in total, because queues come and go. Active jobs do not count, so that a book loads unchanged.
+TOTAL_MAX = 10_000
 
 
 class JobBook(dict[str, Job]):
@@ -16,12 +17,12 @@ class JobBook(dict[str, Job]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.active: dict[str, None] = {}  # ids of those that are not over
+        self.active: dict[str, None] = {}  # ids of the jobs that have not ended
         self._of_queue: dict[int, list[str]] = {}  # oldest first; only the newest can be active
         self._by_key: dict[int, str] = {}
 
     def put(self, job: Job) -> None:
-        """A job as it stands now. One that has ended may make room for itself: then older ones are forgotten."""
+        """Add or replace a job. If the job has ended, older ended jobs beyond the limits are dropped."""
         known = self._of_queue.setdefault(job.source, [])
         if job.id not in self:
             known.append(job.id)

@@ -1,12 +1,13 @@
-"""Jobs: long pieces of work that move messages, at a rate, with progress, and from the log alone after a restart.
+"""Jobs: long pieces of work that move messages, with a rate and progress. After a restart a job continues from the
+log alone.
 
-A job goes through its queue in order of arrival, up to the newest message that was there when it began. One without a
-selection takes every message, and chooses here; one with a filter, a list of ids or an edit is fed by node/, which can
-read bodies, through `choose`: which messages were looked at, which of them are to move, and what they are changed into.
-Either way the job's place is in its `JobSet` records, and what was chosen and changed in `Edited` and `Owed`.
+A job goes through its queue in arrival order, up to the newest message at its start. A job without a selection moves
+every message, and the core chooses. For a job with a filter, a list of ids or an edit, node/ chooses, because it can
+read bodies. node/ calls `choose` with the number of examined messages, the messages to move and their new payloads. In
+both cases `JobSet` records hold the job's position, and `Edited` and `Owed` records hold what was changed and moved.
 
-A destination that is full makes the job wait, and say so; it goes on where it was when there is room. A job whose
-messages die again above a share pauses itself.
+If a destination is full, the job waits and reports it, and continues when there is room. If too large a share of its
+messages is dead-lettered again, the job pauses itself.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from batonq.core.shard.transfer import NO_QUEUE
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
 INTERVAL_MS = 100
-SOON_MS = 1  # when a step ended for its bounds
-RAMP_BEGINS_AT = 0.1  # of the rate
-DYING_SAMPLE = 10  # messages moved before their fate says anything
-DYING_WINDOW = 500  # messages after which older ones are not looked at any more
+SOON_MS = 1  # until the next step, after one that reached its limits
+RAMP_BEGINS_AT = 0.1  # share of the rate
+DYING_SAMPLE = 10  # moved messages below which the share that died again is not judged
+DYING_WINDOW = 500  # moved messages after which older ones no longer count
 
 
 class Outcome(Enum):
     MOVED = "moved"
-    STAYS = "stays"  # it came from nowhere that it could go to
+    STAYS = "stays"  # it has no origin to return to
     FULL = "full"
     FAILED = "failed"
 
 
 class Budget:
-    """What one step may still do."""
+    """The scans and moves that one step may still do."""
 
     __slots__ = ("moves", "scans")
 
@@ -56,10 +57,10 @@ class Budget:
 
 
 class Jobs(Arrivals):
-    # --- what people ask for ---------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------------------
 
     def start_job(self, job: Job, now: int) -> Job:
-        """Start moving the messages that a dead-letter queue has now, or those that died in another queue."""
+        """Start moving the messages that are now in a dead-letter queue, or the DEAD messages of another queue."""
         now = self.begin(now)
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
@@ -87,7 +88,7 @@ class Jobs(Arrivals):
         return self.jobs[job_id]
 
     def pause_job(self, job_id: str, why: str, now: int) -> Job:
-        """Stop for now. What is on its way arrives; `resume_job` goes on from there."""
+        """Pause a job. Messages in transfer still arrive; `resume_job` continues from there."""
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no running job with this id.")
@@ -96,7 +97,7 @@ class Jobs(Arrivals):
         return self.jobs[job_id]
 
     def resume_job(self, job_id: str, now: int) -> Job:
-        """Go on, with a ramp from the start again; what died before does not count any more."""
+        """Resume a job, with its ramp from the start. Messages that died before no longer count."""
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no paused job with this id.")
@@ -108,7 +109,7 @@ class Jobs(Arrivals):
         return self.jobs[job_id]
 
     def fail_job(self, job_id: str, why: str, now: int) -> None:
-        """node/ found that the job cannot be done as it was asked for."""
+        """Fail a job that node/ found to be impossible as requested."""
         job = self.jobs.get(job_id)
         if job is not None and job.state == "RUNNING":
             now = self.begin(now)
@@ -117,9 +118,11 @@ class Jobs(Arrivals):
     # --- a step ----------------------------------------------------------------------------------------
 
     def step_jobs(self, now: int) -> int | None:
-        """Move what the rates of the running jobs allow by now. Returns when to call again; None: nothing runs.
+        """Move as many messages as the rates of the running jobs allow by now. Returns when to call again; None if
+        no job runs.
 
-        `to_examine` then says which jobs wait for node/ to look at messages, and how many of them it may choose.
+        Afterwards `to_examine` holds the jobs that wait for node/ to choose messages, and how many it may choose for
+        each.
         """
         now = self.begin(now)
         self.to_examine.clear()
@@ -134,7 +137,7 @@ class Jobs(Arrivals):
         due: list[int | None] = []
         for at, job in enumerate(running[first:] + running[:first]):
             if self.frame.size >= bytes_end:
-                self.job_turn += at - 1  # the next step begins with this one
+                self.job_turn += at - 1  # the next step begins with this job
                 due.append(now + SOON_MS)
                 break
             due.append(self._step(job, now, budget))
@@ -176,7 +179,7 @@ class Jobs(Arrivals):
         return now + (SOON_MS if budget.over and not through else INTERVAL_MS)
 
     def job_rate(self, job: Job, now: int) -> float:
-        """Messages a second that the job may move at this time: less than its rate while the ramp lasts."""
+        """Messages per second that the job may move now. During the ramp that is less than its rate."""
         passed = now - job.resumed_ms
         rate = job.rate_per_s * job.share
         if passed >= job.ramp_ms:
@@ -196,7 +199,9 @@ class Jobs(Arrivals):
             self.job_pace[job.id] = (last_ms, credit - count)
 
     def _pauses(self, job: Job, now: int) -> bool:
-        """Do so many of the messages that were moved last die again that it is better to stop?"""
+        """Pause the job if too many of the messages that it moved last were dead-lettered again; returns whether it
+        did.
+        """
         if job.pause_share >= 1:
             return False
         moved, died = job.moved - job.mark_moved, job.died_again - job.mark_died
@@ -215,12 +220,12 @@ class Jobs(Arrivals):
     # --- choosing --------------------------------------------------------------------------------------
 
     def _take_all(self, job: Job, queue: QueueState, credit: int, now: int, budget: Budget) -> None:
-        """Every message that can be moved, in order. Leased and delayed ones are passed over."""
+        """Move every message that can be moved, in order. Leased and delayed messages are skipped."""
         columns = self.columns
         slot, sequence = self.job_place.get(job.id, (NIL, 0))
         if not self.stands(queue, slot, sequence):
             slot = self.near(queue, job.cursor)
-        elif sequence < job.cursor:  # on its way to where it was: a step may end before it is there
+        elif sequence < job.cursor:  # the job went back; a step may end before it reaches its cursor again
             nearer = self.near(queue, job.cursor)
             slot = nearer if sequence < columns.sequence[nearer] <= job.cursor else slot
         movable = movable_states(job)
@@ -263,12 +268,14 @@ class Jobs(Arrivals):
         now: int,
         not_found: int = 0,
     ) -> int:
-        """What node/ found: from `cursor` on it looked at `examined` messages that are new to the job, up to `through`.
+        """Apply the choice of node/, which examined `examined` messages that are new to the job, after `cursor` and
+        up to `through`.
 
-        Of those that the job was given by id, `not_found` were gone.
+        For a job with a list of ids, `not_found` of the ids no longer exist.
 
-        Those of the chosen that are still there and can be moved are moved. A job that went back meanwhile, because
-        something was refused, is looked at from there. Returns when to call `step_jobs` again.
+        Chosen messages that still exist and can be moved are moved. If the job has gone back meanwhile because a
+        message was refused, the choice is dropped and node/ examines messages from there. Returns when to call
+        `step_jobs` again.
         """
         now = self.begin(now)
         job = self.jobs.get(job_id)
@@ -282,7 +289,7 @@ class Jobs(Arrivals):
                 continue
             outcome = self._redrive(job, found.slot, found.payload, now)
             if outcome is Outcome.FULL or outcome is Outcome.FAILED:
-                # It is new to the job only once: a job that comes back to it has counted it.
+                # A message counts as examined only once, even if the job comes back to it.
                 examined = found.examined - (found.sequence > seen)
                 not_found, through = found.not_found, found.sequence - 1
                 break
@@ -296,16 +303,16 @@ class Jobs(Arrivals):
     def _progress(
         self, job: Job, cursor: int, seen: int, examined: int, matched: int, now: int, not_found: int = 0
     ) -> None:
-        """Say how far the job is. It may have been replaced meanwhile, by one that waits or has failed."""
+        """Record how far the job is, unless it has stopped running meanwhile."""
         job = self.jobs[job.id]
         if job.state == "RUNNING" and (cursor, examined, matched) != (job.cursor, job.examined, job.matched):
             job = replace(job, cursor=cursor, seen=seen, examined=examined, matched=matched, not_found=not_found)
             self._set_job(job, now)
 
     def _redrive(self, job: Job, slot: int, payload: bytes | None, now: int) -> Outcome:
-        """Owe one message to the job's destination, or to where it came from, changed into `payload` if there is one.
+        """Move one message to the job's destination, or to its origin, with `payload` as its new content if given.
 
-        One that came from nowhere begins anew in its own queue when it died there, and stays otherwise.
+        A message without an origin restarts in its own queue if it died there; otherwise it stays.
         """
         columns = self.columns
         queue = self.queues[job.source]
@@ -316,7 +323,7 @@ class Jobs(Arrivals):
             shard, to = origin >> 32, origin & 0xFFFFFFFF
             shard = self.place_of(slot, to, shard, job.origin_spreads.get(str(to), ""))
         if not to and columns.state[slot] == State.DEAD:
-            to = job.source  # a FIFO group is here for as long as any of its messages is
+            to = job.source  # a FIFO group stays on this shard while it has a message here
             shard = self.number if queue.fifo else self.place_of(slot, to, self.number, queue.policy.spread)
         if not to:
             return Outcome.STAYS
@@ -331,7 +338,7 @@ class Jobs(Arrivals):
         if self.jobs[job.id].state != "RUNNING":
             return Outcome.FAILED
         if self.passed and self.passed.get(slot) == shard | to << 16 and columns.state[slot] != State.OWED:
-            return self._redrive(job, slot, None, now)  # its group has moved from this very shard
+            return self._redrive(job, slot, None, now)  # that shard refused the moved group: try the next shard
         return Outcome.MOVED
 
     def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:

@@ -1,6 +1,6 @@
-"""The delivery lifecycle, as tables: which record moves a message from which state to which, and what a receipt may do.
+"""The delivery lifecycle, as tables: how records change a message's state, and what the holder of a receipt may do.
 
-    sent ──▶ DELAYED ──(its time comes)──▶ VISIBLE ──leased──▶ IN_FLIGHT ──deleted──▶ DELETED
+    sent ──▶ DELAYED ──(the delay ends)──▶ VISIBLE ──leased──▶ IN_FLIGHT ──deleted──▶ DELETED
                 ▲                            ▲  │                 │ │
                 │                            │  │                 │ └─extended──▶ IN_FLIGHT
                 └──────returned (delay)──────┼──┼─────────────────┤
@@ -8,13 +8,14 @@
                                                 └──owed──▶ OWED ──settled──▶ DELETED (or back, refused)
 
 The rules:
-1. Only a VISIBLE message can be leased, and every lease raises its epoch: one holder at a time.
-2. What a receipt may do depends on its standing (HELD, LAPSED, SUPERSEDED, GONE) and on the queue's rule; RECEIPTS
-   below is the whole of it. A superseded receipt never changes a message.
-3. A lease ends by Extended's deadline passing (Returned, expired), by its holder (Returned or Deleted), or by a purge.
-4. An OWED message can be neither leased nor deleted: it is on its way, and exactly one copy of it remains.
-5. A message that used up its receives and has no dead-letter queue is DEAD: kept, not leased, moved by a job only.
-docs/explanation/lifecycle.md draws its diagrams from these tables.
+1. Only a VISIBLE message can be leased, and every lease raises the message's epoch. A message has one holder at a time.
+2. What a receipt allows depends on its standing (HELD, LAPSED, SUPERSEDED, GONE) and on the queue's rule. RECEIPTS
+   below has all cases. A superseded receipt never changes a message.
+3. A lease ends when its deadline passes (Returned, expired), by its holder (Returned or Deleted), or by a purge.
+4. An OWED message can be neither leased nor deleted: it is in transfer, and exactly one copy of it remains.
+5. A message that exhausted its receives and has no dead-letter queue is DEAD: stored, never leased, moved only by a
+   job.
+The diagrams of docs/explanation/lifecycle.md are generated from these tables.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import NamedTuple
 from batonq.core.records import Reason, State, Type
 from batonq.errors import BatonError, LeaseLost, MessageGone
 
-# (state, record) → the states it may lead to
+# (state, record) → the states that may follow
 TRANSITIONS: dict[tuple[State, Type], tuple[State, ...]] = {
     (State.FREE, Type.SENT): (State.DELAYED, State.VISIBLE),
     (State.FREE, Type.ARRIVED): (State.VISIBLE,),
@@ -53,16 +54,16 @@ TRANSITIONS: dict[tuple[State, Type], tuple[State, ...]] = {
 
 
 class Standing(Enum):
-    """How a receipt stands to its message now."""
+    """The relation of a receipt to its message now."""
 
-    HELD = "held"  # its lease is the current one
-    LAPSED = "lapsed"  # its lease is over, and nobody else has taken the message since
-    SUPERSEDED = "superseded"  # somebody else has taken it since, or it is on its way elsewhere
-    GONE = "gone"  # there is no such message any more
+    HELD = "held"  # its lease is the current lease
+    LAPSED = "lapsed"  # its lease has ended, and no other consumer has leased the message since
+    SUPERSEDED = "superseded"  # another consumer has leased the message since, or the message is in transfer
+    GONE = "gone"  # the message no longer exists
 
 
 class Rule(Enum):
-    """Whose rule a queue follows."""
+    """The rule by which a queue treats receipts."""
 
     STANDARD = "standard"
     FIFO = "fifo"
@@ -70,7 +71,7 @@ class Rule(Enum):
 
 
 class Verdict(NamedTuple):
-    """What happens: act (for this reason), succeed without effect, or fail."""
+    """What a receipt's command does: act (for this reason), succeed without effect, or fail."""
 
     act: bool
     reason: Reason = Reason.NONE
@@ -108,7 +109,7 @@ RECEIPTS: dict[tuple[str, Rule, Standing], Verdict] = {
     ("change", Rule.STRICT, Standing.LAPSED): _LOST,
     ("change", Rule.STRICT, Standing.SUPERSEDED): _LOST,
     ("change", Rule.STRICT, Standing.GONE): _GONE,
-    # A nack says something about a lease, so it is refused whenever that lease is not the current one.
+    # A nack reports the failure of a lease, so it is refused if that lease is not the current one.
     ("nack", Rule.STANDARD, Standing.HELD): Verdict(True, Reason.NACK),
     ("nack", Rule.STANDARD, Standing.LAPSED): _LOST,
     ("nack", Rule.STANDARD, Standing.SUPERSEDED): _LOST,

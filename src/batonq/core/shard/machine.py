@@ -1,10 +1,10 @@
-"""A shard: the whole state machine. Each command decides against the state, writes its records into the open frame,
-applies them at once, and returns the outcome; the host releases the outcome when the frame is committed.
+"""A shard: the whole state machine. Each command is decided against the state, writes its records into the open
+frame, applies them at once, and returns the outcome. The host releases the outcome when the frame is committed.
 
-Time is an argument, in milliseconds; what is due by then is recorded before any decision. From the ground up: state.py,
-move_records.py and columnar_apply.py (what records do), columnar_replay.py and replay.py (frames into state),
-transfer.py (out of a queue), timers.py, queue_search.py, arrivals.py (into a queue), jobs.py, send_commands.py,
-receive_commands.py, receipt_commands.py; beside them persist.py and validate.py.
+Time is an argument, in milliseconds. What is due by then is recorded before any decision. The modules, from the bottom
+up: state.py, move_records.py and columnar_apply.py (the effect of records), columnar_replay.py and replay.py (applying
+frames), transfer.py (moves out of a queue), timers.py, queue_search.py, arrivals.py (moves into a queue), jobs.py,
+send_commands.py, receive_commands.py, receipt_commands.py; in addition persist.py and validate.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Shard(Holding, Persist, Validate):
     # --- the frame ---------------------------------------------------------------------------------
 
     def begin_frame(self, number: int) -> None:
-        """The open frame was sealed; start filling the next one, which will have this number."""
+        """Start filling the frame with this number, after the open frame was sealed."""
         self.frame.begin(number)
 
     def seal(self) -> tuple[bytes, bytes]:
@@ -34,7 +34,7 @@ class Shard(Holding, Persist, Validate):
     # --- ownership and control -----------------------------------------------------------------------
 
     def take_ownership(self, epoch: int, base_ms: int, grace_ms: int) -> None:
-        """The first record of a new owner. Leases that were running get `grace_ms` more."""
+        """Write the first record of a new owner. Running leases are extended by `grace_ms`."""
         assert epoch > self.epoch, "an owner's epoch is above every one before"
         base_ms = max(base_ms, self.last_time_ms)
         self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, self.format)
@@ -47,17 +47,18 @@ class Shard(Holding, Persist, Validate):
         self._on_policy(policy)
 
     def close_queue(self, number: int, version: int, now: int) -> None:
-        """The queue was deleted: nothing more is taken or given; `purge` then removes its messages."""
+        """Close a deleted queue: it accepts no more commands. `purge` then removes its messages."""
         now = self.begin(now)
         queue = self.queue_state(number)
         self.frame.add(Type.QUEUE_CLOSED | number << 32, version, now, 0, 0, 0, 0, 0)
         queue.closed = True
 
     def purge(self, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
-        """One step of a purge: remove a bounded number of messages, up to sequence `through` (None: all there are).
+        """Do one step of a purge: remove a bounded number of messages, up to sequence `through` (None: all
+        messages).
 
-        Returns how many were removed and whether that was all; call again until it was. A queue that had no messages
-        yet when its purge began has 0 for its last one: nothing is removed, and the purge is over.
+        Returns the number of removed messages and whether the purge is complete; call again until it is. If the queue
+        had no messages when its purge began, `through` is 0: nothing is removed, and the purge is complete.
         """
         now = self.begin(now)
         queue = self.queues[number]
@@ -68,7 +69,7 @@ class Shard(Holding, Persist, Validate):
         survivor = steps = 0
         while slot != NIL and columns.sequence[slot] <= through and steps < self.limits.purge_step_max:
             survivor = columns.sequence[slot] + 1
-            if columns.state[slot] != State.OWED:  # those stay, and must not fill every step
+            if columns.state[slot] != State.OWED:  # OWED messages stay, so they must not use up the step
                 steps += 1
             slot = columns.queue_next[slot]
         final = slot == NIL or columns.sequence[slot] > through
@@ -80,11 +81,11 @@ class Shard(Holding, Persist, Validate):
 
     @property
     def closing(self) -> list[int]:
-        """Queues that are closed and still have messages or an entry here."""
+        """Closed queues that still have messages or an entry here."""
         return [number for number, queue in self.queues.items() if queue.closed]
 
     def filled_queues(self) -> list[int]:
-        """The queues that have something to give, in no order. Costs as much as there are of them."""
+        """The queues with VISIBLE messages, in no order. The cost grows with their number."""
         queues = self.queues
         empty = [number for number in self.filled if not queues[number].visible]
         self.filled.difference_update(empty)
@@ -93,15 +94,15 @@ class Shard(Holding, Persist, Validate):
     # --- reading ---------------------------------------------------------------------------------------
 
     def holds_moved(self, number: int) -> bool:
-        """Whether the shard has messages whose group, or key, belongs to another since their queue grew."""
+        """Whether the shard has messages whose group or key belongs to another shard since their queue grew."""
         queue = self.queue_state(number)
         spread = queue.policy.spread
         if not spread:
             return False
         if not takes(spread, self.number):
-            return queue.messages > 0  # the queue leaves this shard
+            return queue.messages > 0  # the queue is leaving this shard
         if not queue.fifo:
-            return queue.policy.dedup_lives and queue.messages > 0  # keys count while their messages live
+            return queue.policy.dedup_lives and queue.messages > 0  # deduplication keys apply while their messages live
         lines, there = self.lines, parse(spread)
         return any(
             lines.queue[line] == number
@@ -173,18 +174,18 @@ class Shard(Holding, Persist, Validate):
         )
 
     def queue_name(self, number: int) -> str:
-        """The name of a queue; empty when the shard does not have it."""
+        """The name of a queue; empty if the shard does not have the queue."""
         queue = self.queues.get(number)
         return queue.policy.name if queue is not None else ""
 
     def numbers_from(self, number: int) -> int:
-        """What is added to sequences here, where messages of the queue are shown: see Spread."""
+        """The offset added to this shard's sequences where messages of the queue are shown: see Spread."""
         queue = self.queues.get(number)
         spread = queue.policy.spread if queue is not None else ""
         return parse(spread).numbers_from(self.number) if spread else 0
 
     def hint(self, number: int) -> Hint:
-        """What a receive would find in a queue, without looking at more than the next message."""
+        """What a receive would find in a queue. Only the next message is examined."""
         queue = self.queue_state(number)
         lane = queue.ready.best_lane(queue.policy.ageing_ms)
         if lane is None or (queue.fifo and queue.in_flight >= queue.policy.in_flight_max):
@@ -196,14 +197,14 @@ class Shard(Holding, Persist, Validate):
         return queue.counters(self.columns.sent[queue.head] if queue.head != NIL else 0)
 
     def peek(self, number: int, after_sequence: int, limit: int) -> list[MessageView]:
-        """Messages in order of arrival, whatever their state, without touching them."""
+        """Messages in arrival order, whatever their state, without changing them."""
         slot, found = self.seek(number, after_sequence)
         while not found:
             slot, found = self.seek(number, after_sequence, slot, self.columns.sequence[slot])
         return self.views(slot, limit)
 
     def views(self, slot: int, limit: int) -> list[MessageView]:
-        """The message in a slot (none for NIL) and those of its queue that came after it."""
+        """The message in a slot (none for NIL) and the messages of its queue that arrived after it."""
         views: list[MessageView] = []
         while slot != NIL and len(views) < limit:
             views.append(self.view(slot))
@@ -246,7 +247,7 @@ class Shard(Holding, Persist, Validate):
         )
 
     def _ahead(self, queue: QueueState, slot: int) -> int:
-        """What holds up a message of a FIFO group: the state of the group's first message, if that is another."""
+        """The state of the first message of a FIFO group, if another message than this one is first; otherwise 0."""
         line = self.columns.line[slot]
         if not queue.fifo or line == NIL or self.lines.head[line] == slot:
             return 0

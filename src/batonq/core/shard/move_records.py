@@ -1,4 +1,4 @@
-"""What the records of moves do to a shard's state: between queues and shards, and the jobs that move messages."""
+"""The effect of records about moves: between queues and shards, and by jobs."""
 
 from __future__ import annotations
 
@@ -110,17 +110,19 @@ class Moves(ShardState):
     @staticmethod
     def _moved_one(job: Job, sequence: int) -> None:
         job.moved += 1
-        if job.tries and sequence == job.blocked:  # there is room again
+        if job.tries and sequence == job.blocked:  # the destination has room again
             job.tries = job.blocked = 0
             job.why = ""
 
     def redriver(self, queue: int) -> int:
-        """Key of the newest job on a queue: the one whose messages leave it now."""
+        """The key of the newest job on a queue, which is the job that moves messages out of it now."""
         newest = self.jobs.newest_on(queue)
         return newest.key if newest is not None else 0
 
     def _note_arrival(self, slot: int, reason: int, origin: int, redriven: int, maximum: int) -> None:
-        """What an arrived message brings along: where it came from, the job that moved it, a maximum of its own."""
+        """Store what an arrived message brings along: its origin, the job that moved it, its own maximum of
+        receives.
+        """
         if reason == Reason.REDRIVE:
             if redriven:
                 self.redriven[slot] = redriven
@@ -135,7 +137,7 @@ class Moves(ShardState):
             self.origins[slot] = origin
 
     def _on_edited(self, queue: QueueState, slot: int, key: int, position: int, extent: int) -> None:
-        """A job changed the message: its payload, lineage and all, is now here."""
+        """Apply a change of a message by a job. The Edited record holds the whole new payload with its lineage."""
         columns = self.columns
         if not self.before_base:
             queue.bytes += (extent >> 32) - (columns.extent[slot] >> 32)
@@ -145,7 +147,7 @@ class Moves(ShardState):
         self.edited[slot] = key
 
     def _on_entry(self, source_shard: int, number: int, verdict: int) -> None:
-        """An entry from elsewhere was accepted or refused: remember that for as long as it may be sent again."""
+        """Store the verdict on an entry from another shard, for as long as the entry may be sent again."""
         incoming = self.incoming.get(source_shard)
         if incoming is None:
             incoming = self.incoming[source_shard] = Incoming()

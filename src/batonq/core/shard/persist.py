@@ -21,15 +21,15 @@ from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, A
 from batonq.errors import LogCorrupt
 
 BASE_BYTES_MAX = 1 << 29
-FRAME_OVERHEAD_BYTES = 1 << 10  # header and rows
+FRAME_OVERHEAD_BYTES = 1 << 10  # for the header and the rows
 _NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "passed", "redriven", "edited", "uncharged")
 
 
 class Persist(Replay):
-    # --- what every form needs: all but the messages' columns ----------------------------------------
+    # --- shared by all forms: everything but the messages' columns -------------------------------------
 
     def _facts(self) -> dict[str, Any]:
-        """Everything that is not a column, as JSON values. Dictionaries by slot become pairs, in order of slot."""
+        """Everything that is not a column, as JSON values. Dictionaries by slot become pairs in order of slot."""
         incoming = sorted(self.incoming.items())
         return {
             "epoch": self.epoch,
@@ -108,11 +108,11 @@ class Persist(Replay):
     # --- the canonical dump ----------------------------------------------------------------------------
 
     def dump(self, now: int) -> bytes:
-        """The same bytes for the same state, however it was reached: no slots, no lines, messages in order."""
+        """Bytes that are equal for equal states, however each was reached: no slots, no lines, messages in order."""
         return repr(self.picture(now)).encode()
 
     def picture(self, now: int) -> tuple[Any, ...]:
-        """What a dump says, as values: they are compared sooner."""
+        """The contents of a dump as values, which compare faster than bytes."""
         self.advance_delays(now)
         columns = self.columns
         messages = []
@@ -167,7 +167,7 @@ class Persist(Replay):
     # --- snapshots -------------------------------------------------------------------------------------
 
     def save(self) -> dict[str, bytes]:
-        """The state as sections of a snapshot. Ready lines and timers are saved as they stand; loading is copying."""
+        """The state as sections of a snapshot. Ready lines and timers are saved as they are, so loading only copies."""
         facts = self._facts()
         facts["tenants"] = sorted(self.tenants.items())
         facts["doomed_due"] = list(self.doomed_due)
@@ -227,10 +227,10 @@ class Persist(Replay):
     # --- truncation --------------------------------------------------------------------------------------
 
     def to_carry(self, boundary: int, rows: Iterable[int]) -> list[int]:
-        """Of the slots named by records below frame `boundary`, those whose message still needs that frame.
+        """The slots whose messages still need a frame below `boundary`.
 
-        `rows` are slots as the frames' Sent, Arrived and Carried records name them; messages under a lineage are
-        found here, because their payload lies in another message's record.
+        `rows` are the slots that the Sent, Arrived and Carried records of those frames name. Messages with a lineage
+        overlay are added here, because their payload is in another message's record.
         """
         columns = self.columns
         limit = boundary << 16
@@ -243,7 +243,7 @@ class Persist(Replay):
         return list(dict.fromkeys(slots))
 
     def carry(self, slot: int, payload: bytes, overlays: Iterable[bytes], now: int) -> None:
-        """Copy one message forward: `payload` and the lineages over it as the log has them."""
+        """Copy one message forward. `payload` and `overlays` are as the log has them."""
         columns = self.columns
         self.last_time_ms = max(now, self.last_time_ms)
         decoded = decode(payload)
@@ -266,10 +266,11 @@ class Persist(Replay):
         self._on_carried(slot, position, skip(w6, CARRIED_PREFIX.size))
 
     def write_base(self, first_frame: int, now: int, frame_bytes_max: int = BASE_BYTES_MAX) -> int:
-        """All that must survive when frames below `first_frame` are dropped, and a count to check it by.
+        """Write everything that must survive when frames below `first_frame` are dropped, and a message count to
+        check it.
 
-        One that is too long for a frame goes in parts, in frames that follow each other; `sections.pack_in_parts` says
-        how. Returns how many bytes it has.
+        A Base that is too long for one frame is written in parts, in consecutive frames; see `sections.pack_in_parts`.
+        Returns the number of bytes.
         """
         self.last_time_ms = max(now, self.last_time_ms)
         facts = self._facts()
@@ -292,7 +293,7 @@ class Persist(Replay):
         return sum(map(len, parts))
 
     def load_base(self, parts: list[bytes]) -> None:
-        """The end of the stretch in which messages were known in part: now all of them are."""
+        """Load the Base, after which all messages are known completely."""
         if len(parts) == 1:
             sections = pieces.unpack(parts[0])
             facts = json.loads(sections["facts"])
@@ -315,7 +316,7 @@ class Persist(Replay):
         self._rebuild(live)
 
     def _rebuild(self, live: list[int]) -> None:
-        """Order, ready lines and timers from the columns."""
+        """Rebuild the arrival order, the ready lines and the timers from the columns."""
         columns = self.columns
         self.lines.clear()
         for wheel in (self.leases, self.delays, self.expiries):

@@ -1,11 +1,11 @@
-"""Idempotent producing: one integer for each producer and queue.
+"""Idempotent producers: one entry per producer and queue.
 
-A producer numbers what it sends to a queue, upwards, and sends one batch at a time; whatever is not above the last
-number taken is a repetition. The entry says besides which messages the last numbers became, so that the retry of the
-last batch is answered with the ids of its messages: number `last - i` became message `message - i`, for i below `run`.
+A producer numbers its messages to a queue in ascending order, and sends one batch at a time. A number that is not above
+the last accepted one is a duplicate. The entry also tells which messages the last numbers became, so that a retry of
+the last batch gets the ids of its messages: number `last - i` became message `message - i`, for i below `run`.
 
-Entries are forgotten when their producer has been idle for long. They stand in the order of their last use; the front
-is swept as new ones come, by the records' own times, so that replay sweeps alike.
+An entry expires when its producer has been idle for a long time. Entries are in the order of their last use. Each new
+entry sweeps the front by the times in the records, so that replay sweeps the same entries.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _RUN_AT = _MESSAGE_AT + _SEQUENCE_BITS
 _EXPIRES_AT = _RUN_AT + 16
 _MASK32 = 0xFFFFFFFF
 _MASK64 = (1 << 64) - 1
-_SWEEP = 3  # entries looked at for each one that is written: more than one, so that the table shrinks
+_SWEEP = 3  # entries examined per entry written: more than one, so that the table shrinks
 
 
 class Produced(NamedTuple):
-    last: int  # the highest number that was taken
-    message: int  # the sequence of its message
-    run: int  # so many numbers up to it became messages one after the other
+    last: int  # the highest accepted number
+    message: int  # the sequence of that number's message
+    run: int  # how many numbers up to `last` became messages with consecutive sequences
     expires_s: int
 
 
@@ -46,7 +46,9 @@ class Producers:
         return _unpack(packed)
 
     def full(self, now_s: int, entries_max: int) -> bool:
-        """Is there no room for another producer? There is when the oldest is over: it is forgotten then."""
+        """Whether there is no room for another producer. There is room if the oldest entry has expired, because it
+        is then dropped.
+        """
         if len(self._entries) < entries_max:
             return False
         return next(iter(self._entries.values())) >> _EXPIRES_AT > now_s
@@ -62,7 +64,7 @@ class Producers:
         entries[key] = last | message << _MESSAGE_AT | run << _RUN_AT | expires_s << _EXPIRES_AT
 
     def entries(self) -> list[tuple[int, Produced]]:
-        """(key, entry) of all, those that were used longest ago first."""
+        """(key, entry) of all producers, least recently used first."""
         return [(key, _unpack(packed)) for key, packed in self._entries.items()]
 
     def save(self) -> dict[str, bytes]:
@@ -74,7 +76,7 @@ class Producers:
         return {"entries": words.tobytes()}
 
     def load(self, sections: dict[str, bytes]) -> None:
-        """Nothing at all is an empty table: logs and snapshots of older releases have none."""
+        """Load the table. Without a section it is empty, as in logs and snapshots of older releases."""
         words = array("Q")
         words.frombytes(sections.get("entries", b""))
         if sys.byteorder == "big":

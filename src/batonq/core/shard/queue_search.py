@@ -1,4 +1,4 @@
-"""Finding a place in a queue's order of arrival without walking there from the head."""
+"""Finding a message in a queue's arrival order without walking there from the head."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from batonq.core.shard.columns import NIL
 from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.timers import Timers
 
-SEEK_STEP = 10_000  # messages that one step of a walk passes, a millisecond or so
+SEEK_STEP = 10_000  # messages per step of a walk, about a millisecond
 PROBES = 512
-FAR = 2 * PROBES  # a way that is worth looking for a shorter one
-_GOLDEN = 0x9E3779B1  # 2**32 divided by the golden ratio: multiples of it fall evenly, whatever pattern slots have
+FAR = 2 * PROBES  # distance above which probing for a nearer start pays off
+_GOLDEN = 0x9E3779B1  # 2**32 divided by the golden ratio: its multiples spread evenly, whatever pattern slots have
 
 
 class Seeking(Timers):
     def stands(self, queue: QueueState, slot: int, sequence: int) -> bool:
-        """Is the message that was seen in this slot still there?"""
+        """Whether the message that was seen in this slot is still there."""
         columns = self.columns
         return (
             slot < columns.used
@@ -24,9 +24,9 @@ class Seeking(Timers):
         )
 
     def near(self, queue: QueueState, sequence: int) -> int:
-        """A message of the queue that came at `sequence` or not long before; the head when none is known.
+        """A message of the queue with `sequence` or a slightly lower one; the head if no probe finds any.
 
-        A few slots spread over all of them are looked at: what is left to walk is about one part in as many.
+        The search probes PROBES slots spread over all slots, so about 1 in PROBES of the messages remains to be walked.
         """
         columns = self.columns
         best = queue.head
@@ -41,9 +41,10 @@ class Seeking(Timers):
         return best
 
     def seek(self, number: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
-        """One step towards the first message after `after_sequence`: (its slot, or NIL; True), or (how far; False).
+        """Do one step towards the first message after `after_sequence`. Returns (its slot or NIL, True) when found,
+        otherwise (the slot reached, False).
 
-        A walk that was cut goes on from the slot that it came to and the sequence that is there.
+        To continue a walk, pass the slot that the last step reached and the sequence in it.
         """
         queue = self.queue_state(number)
         columns = self.columns

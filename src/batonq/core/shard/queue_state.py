@@ -1,4 +1,4 @@
-"""One queue's slice on a shard: its policy, its counters, its messages in order of arrival, and what is ready."""
+"""One queue's slice on a shard: its policy, its counters, its messages in arrival order, and its ready order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.ready_order import Lines, Ready
 
-# Counters that follow from records and are therefore replayed, and those that are soft.
+# GAUGES and TOTALS follow from records and are replayed; SOFT counters are not.
 GAUGES = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
 TOTALS = (
     "sent",
@@ -63,12 +63,12 @@ class QueueState:
         self.policy = policy
         self.fifo = policy.fifo
         self.ready = Ready(lines, policy.queue, policy.fifo)
-        self.head = NIL  # the messages in order of arrival, linked by queue_next and queue_previous
+        self.head = NIL  # messages in arrival order are linked by queue_next and queue_previous
         self.tail = NIL
         self.closed = False
-        self.purge_generation = 0  # purges that are over
-        self.forgotten_below = 0  # deduplication ids of messages below this sequence were forgotten by a purge
-        self.dedup_generation = 0  # the last purge whose record does not say so: it forgot all of them
+        self.purge_generation = 0  # number of completed purges
+        self.forgotten_below = 0  # a purge forgot the deduplication ids of messages below this sequence
+        self.dedup_generation = 0  # the last purge whose record names no sequence: it forgot all deduplication ids
         for name in (*GAUGES, *TOTALS, *SOFT):
             setattr(self, name, 0)
 

@@ -1,16 +1,19 @@
-"""Who is next: the lines in which messages wait, the lanes of a queue, and the choice between them.
+"""The order in which messages are leased: the lines in which messages wait, the lanes of a queue, and the choice
+between them.
 
-A line is a doubly linked list through the messages' columns. A standard queue has, for each priority in use, a *lane*:
-a line of fresh messages, a line of returned ones, and a ring of lines, one a message group (a tenant). A FIFO queue has
-one line a group, holding all of its messages in order, leased ones too; the line stands in the ring of the lane of its
-head's priority exactly while its head is VISIBLE: that is the whole of FIFO locking.
+A line is a doubly linked list through the columns of the messages. A standard queue has one *lane* per priority in use:
+a line of fresh messages, a line of returned messages, and a ring of lines, one per message group. A FIFO queue has one
+line per group, with all of the group's messages in order, including leased ones. A FIFO group is eligible only while
+its first message is VISIBLE; otherwise it is locked. The line of an eligible group is in the ring of the lane with its
+first message's priority.
 
-Priority and ageing: waiting `ageing_ms` is worth one step, so the lane whose next message has the smallest
-`visible since - priority * ageing_ms` is served. That key does not change with time; nothing is ever scanned or moved.
+Priority and ageing: each `ageing_ms` of waiting raises a message by one priority. The lane whose next message has the
+smallest `visible since - priority * ageing_ms` is served. That key does not change with time, so nothing is ever
+scanned or moved.
 
-Fairness (soft state, not replayed): among fresh and grouped messages the older head goes first; groups take turns, and
-those of noisy tenants stand in a second ring that is served when the first is empty. Returned messages get every
-second turn, so that neither retries nor fresh messages starve.
+Fairness (soft state, not replayed): between a fresh message and a grouped one, the one that has waited longer goes
+first. Groups take turns. Noisy groups are in a second ring, which is served when the first is empty. Returned messages
+get every second turn, so that neither retries nor fresh messages starve.
 """
 
 from __future__ import annotations
@@ -28,9 +31,9 @@ _PRIORITY_MIX = 0xC2B2AE3D27D4EB4F
 NO_RING = 0
 QUIET = 1
 NOISY = 2
-NOISY_SHARE = 10  # a tenant is noisy above one tenth of the messages in flight …
-NOISY_MIN = 30  # … and at least this many of its own
-_LOOK = 8  # how many noisy lines are compared
+NOISY_SHARE = 10  # a group is noisy above one tenth of the messages in flight …
+NOISY_MIN = 30  # … if it has at least this many in flight
+_LOOK = 8  # number of noisy lines that are compared
 
 _LAYOUT = (
     ("key", "Q"),
@@ -46,12 +49,12 @@ _LAYOUT = (
 
 
 def line_key(queue: int, tenant: int, priority: int) -> int:
-    """FIFO lines pass priority 0; standard ones their lane's."""
+    """The key of a group's line. FIFO lines pass priority 0, standard lines the priority of their lane."""
     return (tenant ^ (queue * _QUEUE_MIX) ^ ((priority + 1) * _PRIORITY_MIX)) & _MASK64
 
 
 class Lane:
-    """The messages of one priority of one queue. Lines and ring heads are line numbers, NIL for none."""
+    """The messages of one priority of one queue. The fields hold line numbers; NIL means none."""
 
     __slots__ = ("fresh", "noisy", "priority", "quiet", "returned", "returned_turn")
 
@@ -89,7 +92,7 @@ class Lines:
     # --- lines -------------------------------------------------------------------------------
 
     def open(self, queue: int, priority: int) -> int:
-        """A new, empty line without a key (a lane's own)."""
+        """Create an empty line without a key, as a lane's fresh and returned lines are."""
         if self.free:
             line = self.free.pop()
             self.key[line] = 0
@@ -119,12 +122,14 @@ class Lines:
         return line
 
     def tenant(self, line: int, fifo: bool = False) -> int:
-        """The group of a line, 0 for a lane's own: mixing it into the key is undone by mixing once more."""
+        """The group of a line; 0 for a line without a key. XOR with the same values a second time recovers the group
+        from the key.
+        """
         key = self.key[line]
         return line_key(self.queue[line], key, 0 if fifo else self.priority[line]) if key else 0
 
     def close(self, line: int) -> None:
-        """Give up an empty line."""
+        """Release an empty line."""
         key = self.key[line]
         if key:
             self._index.remove(key, line, self.key)
@@ -146,7 +151,7 @@ class Lines:
         self._join(line, first, last, count)
 
     def append_slots(self, line: int, slots: Sequence[int]) -> None:
-        """Append several slots in this order."""
+        """Append several slots in the given order."""
         columns = self.columns
         lines, forward, backward = columns.line, columns.line_next, columns.line_previous
         before = NIL
@@ -159,7 +164,7 @@ class Lines:
         self._join(line, slots[0], before, len(slots))
 
     def _join(self, line: int, first: int, last: int, count: int) -> None:
-        """Hang a chain of messages on the end of a line."""
+        """Attach a chain of messages to the end of a line."""
         columns = self.columns
         columns.line_next[last] = NIL
         tail = self.tail[line]
@@ -185,7 +190,7 @@ class Lines:
         self.count[line] += 1
 
     def unlink(self, slot: int) -> int:
-        """Take a message out of its line; returns the line, which the caller closes when it is empty."""
+        """Take a message out of its line; returns the line, which the caller closes if it is empty."""
         columns = self.columns
         line = columns.line[slot]
         before, after = columns.line_previous[slot], columns.line_next[slot]
@@ -204,7 +209,7 @@ class Lines:
     # --- rings of lines ----------------------------------------------------------------------
 
     def enter_ring(self, lane: Lane, line: int, ring: int) -> None:
-        """Join the ring at its end, just before its head."""
+        """Add a line at the end of the ring, just before its head."""
         head = lane.quiet if ring == QUIET else lane.noisy
         self.ring[line] = ring
         self.priority[line] = lane.priority
@@ -259,7 +264,7 @@ class Lines:
 
 
 class Ready:
-    """One queue's lanes, and the choice of the next message. `in_flight` counts leases by tenant (fairness)."""
+    """One queue's lanes, and the choice of the next message. `in_flight` counts leases per group, for fairness."""
 
     __slots__ = ("busy", "busy_total", "fifo", "in_flight", "in_flight_total", "lanes", "lines", "queue")
 
@@ -270,7 +275,7 @@ class Ready:
         self.lanes: dict[int, Lane] = {}
         self.in_flight: dict[int, int] = {}
         self.in_flight_total = 0
-        self.busy: dict[int, float] = {}  # recent processing time by tenant
+        self.busy: dict[int, float] = {}  # recent processing time per group
         self.busy_total = 0.0
 
     def lane(self, priority: int) -> Lane:
@@ -282,7 +287,7 @@ class Ready:
     # --- standard queues ---------------------------------------------------------------------
 
     def add(self, slot: int, tenant: int, priority: int, returned: bool) -> None:
-        """A message of a standard queue has become VISIBLE."""
+        """Add a message of a standard queue that has become VISIBLE."""
         lines = self.lines
         lane = self.lanes.get(priority)
         if lane is None:
@@ -305,11 +310,11 @@ class Ready:
             lines.append(lane.fresh, slot)
 
     def add_run(self, run: array[int], priority: int) -> None:
-        """Consecutive slots of fresh, ungrouped messages."""
+        """Add consecutive slots of fresh messages without a group."""
         self.lines.append_run(self._fresh(priority), run)
 
     def add_slots(self, slots: Sequence[int], priority: int) -> None:
-        """The same of any slots."""
+        """Add any slots of fresh messages without a group."""
         self.lines.append_slots(self._fresh(priority), slots)
 
     def _fresh(self, priority: int) -> int:
@@ -319,9 +324,10 @@ class Ready:
         return lane.fresh
 
     def front(self, wanted: int) -> Sequence[int]:
-        """The next messages when there is no choice to make: one lane, with fresh, ungrouped messages only.
+        """The next messages if there is no choice to make, that is one lane with only fresh messages without a
+        group; otherwise empty.
 
-        A range when they are neighbours, as messages that were sent together mostly are.
+        Returns a range if the slots are adjacent. Messages that were sent together usually have adjacent slots.
         """
         if len(self.lanes) != 1:
             return ()
@@ -341,7 +347,7 @@ class Ready:
         return slots
 
     def drop_front(self, priority: int, slots: Sequence[int]) -> None:
-        """Take the messages that `front` gave out of their line."""
+        """Take the messages that `front` returned out of their line."""
         lines = self.lines
         lane = self.lanes[priority]
         line = lane.fresh
@@ -357,7 +363,7 @@ class Ready:
             lines.columns.line_previous[head] = NIL
 
     def remove(self, slot: int) -> int:
-        """A message of a standard queue is no longer VISIBLE; returns its tenant."""
+        """Remove a message of a standard queue that is no longer VISIBLE; returns its group."""
         lines = self.lines
         line = lines.unlink(slot)
         tenant = lines.tenant(line)
@@ -377,7 +383,7 @@ class Ready:
     # --- FIFO queues -------------------------------------------------------------------------
 
     def refresh(self, line: int) -> None:
-        """A FIFO line has changed: put it where it belongs, or give it up when it is empty."""
+        """Put a changed FIFO line where it belongs, or close it if it is empty."""
         lines = self.lines
         columns = lines.columns
         head = lines.head[line]
@@ -407,7 +413,7 @@ class Ready:
         return min(lanes.values(), key=lambda lane: (self.since(lane) - lane.priority * ageing_ms, -lane.priority))
 
     def since(self, lane: Lane) -> int:
-        """Since when the lane's next message waits."""
+        """The time since which the lane's next message has been VISIBLE."""
         lines = self.lines
         until = lines.columns.until
         heads = [lines.head[line] for line in (lane.fresh, lane.returned, lane.quiet, lane.noisy) if line != NIL]
@@ -439,7 +445,7 @@ class Ready:
         return lines.head[line]
 
     def _quiet_line(self, lane: Lane) -> int:
-        """The next group of the quiet ring; groups that have become noisy are moved on the way."""
+        """The next group of the quiet ring. Groups that have become noisy are moved to the noisy ring on the way."""
         lines = self.lines
         while (line := lane.quiet) != NIL:
             if not self.noisy(lines.tenant(line)):
@@ -490,6 +496,6 @@ class Ready:
             self.busy_total = sum(self.busy.values())
 
 
-_BUSY_MIN_MS = 60_000.0  # less processing time than this says nothing about shares
-_BUSY_MAX_MS = 600_000.0  # past this, what is remembered is halved
+_BUSY_MIN_MS = 60_000.0  # with less processing time in total, shares mean nothing
+_BUSY_MAX_MS = 600_000.0  # above this total, all remembered times are halved
 _BUSY_TENANTS_MAX = 10_000

@@ -1,4 +1,4 @@
-"""What the holder of a receipt may do: delete, change the visibility, nack. The rules are lifecycle.RECEIPTS."""
+"""Commands by receipt: delete, change visibility, nack. The rules are in lifecycle.RECEIPTS."""
 
 from __future__ import annotations
 
@@ -44,23 +44,24 @@ class Holding(Receiving):
         return RECEIPTS[action, rule, standing]
 
     def delete(self, commands: Sequence[Delete], now: int) -> list[list[BatonError | None]]:
-        """Delete messages of one queue for requests that arrived together; a result for each claim of each request.
+        """Delete messages of one queue for requests that arrived together; returns one result per claim of each
+        request.
 
-        Claims that every rule allows are written as one run: of all requests, else request by request, else one by one.
-        Raises QueueDoesNotExist.
+        Claims that every rule allows are written as one run: for all requests together, otherwise per request,
+        otherwise per claim. Raises QueueDoesNotExist.
         """
         now = self.begin(now)
         queue = self.queue_state(commands[0].queue)
         if len(commands) > 1:
             claims = [claim for command in commands for claim in command.claims]
-            if not queue.fifo:  # there the order in which groups are free again would be another
+            if not queue.fifo:  # in a FIFO queue sorting would change the order in which groups unlock
                 claims.sort()
             if self._delete_held(queue, claims, now):
                 return [[None] * len(command.claims) for command in commands]
         return [self._delete(queue, command, now) for command in commands]
 
     def _delete_held(self, queue: QueueState, claims: Sequence[tuple[int, int, int]], now: int) -> bool:
-        """Delete messages if all claims are current leases; False: nothing was done."""
+        """Delete messages if all claims are current leases; False means that nothing was done."""
         if not claims:
             return True
         slots = as_run([claim[0] for claim in claims])
@@ -86,7 +87,9 @@ class Holding(Receiving):
         return results
 
     def _held(self, number: int, slots: Sequence[int], claims: Sequence[tuple[int, int, int]], now: int) -> bool:
-        """Are these the current leases of different messages without notes? Then every rule says: delete them."""
+        """Whether these are the current leases of distinct messages without notes. If so, every rule allows the
+        delete.
+        """
         columns = self.columns
         if isinstance(slots, range):
             first, end = slots.start, slots.stop
@@ -121,7 +124,7 @@ class Holding(Receiving):
         priorities, counts, lasts = columns.priority, columns.count, columns.last
         w0 = _ACKNOWLEDGED | queue.number << 32
         if isinstance(slots, range):
-            # What differs between the rows is laid over what they share, a column at a time.
+            # The rows start as copies of the shared values; the columns that differ are then written over them.
             first, end = slots.start, slots.stop
             rows = array("Q", (w0, 0, now, 0, 0, 0, 0, 0)) * len(slots)
             if any(priorities[first:end]):
@@ -142,9 +145,11 @@ class Holding(Receiving):
     def change_visibility(
         self, command: ChangeVisibility, now: int, by_attempt: bool = False
     ) -> list[int | BatonError]:
-        """When each lease ends now, in milliseconds; 0: it is over.
+        """Change the visibility timeouts of leases; returns the new deadline of each in milliseconds, or 0 if the
+        lease has ended.
 
-        `by_attempt`: not the holder's doing, so that the receive's attempt id still stands for these leases.
+        `by_attempt` means that the change does not come from the holder, so the receive's attempt id stays valid for
+        these leases.
         """
         now = self.begin(now)
         queue = self.queue_state(command.queue)
@@ -173,7 +178,9 @@ class Holding(Receiving):
         return results
 
     def give_back(self, number: int, claims: Sequence[tuple[int, int, int]], now: int) -> None:
-        """Leases whose answer never left: nobody got the messages, so it was no receive. Others are passed over."""
+        """End leases whose answer was never sent. No consumer got the messages, so no receive is counted. Claims
+        that are not current leases are skipped.
+        """
         now = self.begin(now)
         self.queue_state(number)
         for claim in map(Claim._make, claims):
@@ -215,7 +222,9 @@ class Holding(Receiving):
         return None
 
     def _retry_delay(self, queue: QueueState, slot: int) -> int:
-        """How long a failed message waits, as its queue's retry policy says; attempts are its receives here."""
+        """The delay before a failed message is retried, by its queue's retry policy. The attempts are the receives
+        on this shard.
+        """
         policy = queue.policy
         if not policy.retry:
             return 0

@@ -1,6 +1,6 @@
-"""Handing messages out: leases for the next messages of a queue, in the order that lines.py decides.
+"""The Receive command: leases on the next messages of a queue, in the order that ready_order.py decides.
 
-A message whose time is over is never given out, even when more expire at once than timers have recorded by now.
+An expired message is never leased, even if more messages expire at once than timers.py has recorded so far.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ _IN_FLIGHT_FULL = (
 
 
 class Receiving(Sending):
-    given_up = 0  # messages that the receives under way found expired or used up, all together
+    given_up = 0  # expired or exhausted messages that the current receives have found, in total
 
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
-        """Lease messages of one queue for requests that arrived together, in their order, all with one visibility.
+        """Lease messages of one queue for requests that arrived together, in their order. All requests have the same
+        visibility timeout.
 
-        Raises QueueDoesNotExist. The outcome of a request that finds too many messages in flight is OverLimit.
+        Raises QueueDoesNotExist. A request gets OverLimit as its outcome if too many messages are in flight.
         """
         now = self.begin(now)
         self.given_up = 0
@@ -53,9 +54,10 @@ class Receiving(Sending):
         return outcomes
 
     def receive_at(self, command: Receive, now: int) -> Leases:
-        """The same for one request, at a time that `begin` or `pass_time` has given: for many one after the other.
+        """Lease messages for one request, at a time that `begin` or `pass_time` returned. Use it for many requests
+        in a row.
 
-        A queue that has more to look at than one receive may is in `woken` afterwards. Raises OverLimit.
+        If the queue has more messages to examine than one receive may, it is in `woken` afterwards. Raises OverLimit.
         """
         self.given_up = 0
         queue = self.queue_state(command.queue)
@@ -75,7 +77,7 @@ class Receiving(Sending):
             if again:
                 return self._leases_of(again, now, deadline)
             if not queue.fifo or self._attempts_full(now):
-                attempt = ""  # decided here, so that the records say what is remembered
+                attempt = ""  # decided here, so that the records say which attempts are remembered
         room = policy.in_flight_max - queue.in_flight
         if room <= 0:
             if queue.fifo:
@@ -98,7 +100,7 @@ class Receiving(Sending):
         return leases
 
     def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[int]:
-        """Lease messages one by one, because each choice depends on the one before; returns their slots."""
+        """Lease messages one at a time, because each choice depends on the previous one; returns their slots."""
         ready = queue.ready
         ageing_ms = queue.policy.ageing_ms
         slots: list[int] = []
@@ -123,9 +125,9 @@ class Receiving(Sending):
     def _lease_front(
         self, queue: QueueState, slots: Sequence[int], commands: Sequence[Receive], now: int
     ) -> list[Leases]:
-        """First leases of the front of a queue in which there is no choice to make, as one run, in the requests' order.
+        """Lease the front of a queue that has no choice to make, as one run, in the order of the requests.
 
-        Nothing at the front of a fresh line can have used up its receives.
+        These are first leases, so no message at the front of a fresh line can have exhausted its receives.
         """
         columns = self.columns
         frame = self.frame
@@ -152,7 +154,7 @@ class Receiving(Sending):
             positions = array("Q", [columns.position[slot] for slot in slots])
             extents = array("Q", [columns.extent[slot] for slot in slots])
             sents = array("Q", [columns.sent[slot] for slot in slots])
-        # What differs between the rows is laid over what they share, a column at a time.
+        # The rows start as copies of the shared values; the columns that differ are then written over them.
         rows = array("Q", (w0, 0, now, deadline, FIRST_LEASE, 0, notes[0], 0)) * len(slots)
         rows[1::8] = sequences
         rows[5::8] = lasts
@@ -178,11 +180,11 @@ class Receiving(Sending):
         return parts
 
     def _overlaid(self, slots: Sequence[int]) -> bool:
-        """Whether a lineage lies over any of these messages."""
+        """Whether any of these messages has a lineage overlay."""
         return bool(self.overlays) and not self.overlays.keys().isdisjoint(slots)
 
     def _leases_of(self, slots: Sequence[int], now: int, deadline: int) -> Leases:
-        """The current leases of messages, in any state of their lives."""
+        """The current leases of messages, whatever the state of each message."""
         columns = self.columns
         sents = [columns.sent[slot] for slot in slots]
         return Leases(
@@ -201,7 +203,9 @@ class Receiving(Sending):
         )
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
-        """From the front of one group, then of the next; a message that is not VISIBLE ends its group's turn."""
+        """Choose messages from the front of one group, then of the next. A message that is not VISIBLE ends its
+        group's turn.
+        """
         columns = self.columns
         lines = self.lines
         chosen: list[int] = []
@@ -221,10 +225,10 @@ class Receiving(Sending):
                 continue
             while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:
                 if self._is_over(queue, slot, now):
-                    break  # it moves when it has become the head
+                    break  # it is removed once it is the head
                 chosen.append(slot)
                 slot = columns.line_next[slot]
-            # Out of the ring while the others are looked at; `refresh`, when its messages are leased, puts it right.
+            # The group leaves the ring while the others are examined; `refresh` below puts it back where it belongs.
             lines.leave_ring(lane, line)
             passed.append(line)
             if lane.empty:
@@ -234,11 +238,13 @@ class Receiving(Sending):
         return chosen
 
     def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:
-        """Must a VISIBLE message not be given out any more: expired, or received as often as it may be?"""
+        """Whether a VISIBLE message may no longer be leased, because it has expired or exhausted its receives."""
         return self.columns.expires[slot] <= now // 1000 or self._exhausted(queue, slot)
 
     def _put_away(self, queue: QueueState, slot: int, now: int) -> None:
-        """What becomes of such a message; of one that is both, that it has expired."""
+        """Handle a message that may no longer be leased: it expires, is dead-lettered, or becomes DEAD. Expiry comes
+        first if both reasons apply.
+        """
         if self.columns.expires[slot] <= now // 1000:
             self._expire_message(slot, now)
         else:
@@ -250,7 +256,9 @@ class Receiving(Sending):
         return () if front and self._any_expired(front, now) else front
 
     def _any_expired(self, slots: Sequence[int], now: int) -> bool:
-        """Are messages among these whose time is over? Timers take a bounded number at once, so it can happen."""
+        """Whether any of these messages has expired. That can happen because one step ends a bounded number of
+        timers.
+        """
         expires = self.columns.expires
         if isinstance(slots, range):
             return min(expires[slots.start : slots.stop]) <= now // 1000
@@ -295,13 +303,13 @@ class Receiving(Sending):
         )
 
     def _attempts_full(self, now: int) -> bool:
-        """To remember one more, the oldest must be over: it is forgotten then."""
+        """Whether no attempt can be added: the table is full, and its oldest attempt has not expired."""
         if len(self.attempts) < self.limits.attempts_max:
             return False
         return next(iter(self.attempts.values())).expires_ms > now
 
     def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[int]:
-        """The slots of the messages that a receive of this name got before, leased to it for a while longer."""
+        """The slots of the messages that an earlier receive with this attempt id got, after extending their leases."""
         known = self.attempts.get((queue.number, attempt))
         if known is None or known.expires_ms <= now:
             return []
@@ -310,7 +318,7 @@ class Receiving(Sending):
             if columns.sequence[slot] != sequence or columns.epoch[slot] != epoch or columns.state[slot] != _IN_FLIGHT:
                 return []
             if columns.until[slot] <= now:
-                return []  # it has run out, and its record is yet to come
+                return []  # the lease has expired, but its record is not written yet
         for slot, _, _ in known.leases:
             flags = int(LeaseFlag.ATTEMPT)
             position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)

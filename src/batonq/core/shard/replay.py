@@ -1,4 +1,4 @@
-"""Frames into state: what followers and recovering nodes do. Runs of records go at once, see columnar_replay.py."""
+"""Replaying frames, as followers and recovering nodes do. columnar_replay.py applies runs of records at once."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFI
 from batonq.errors import LogCorrupt
 
 _LOW32 = 0xFFFFFFFF
-_OVERLAYS_KEPT = 16  # of a message that is moved again and again, beside the first
+_OVERLAYS_KEPT = 16  # per message that is moved repeatedly, in addition to the first overlay
 _SHARD_BITS = 0xFFFF
 
 
 class Replay(Folding):
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
-        """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
+        """Apply one committed frame. Raises LogCorrupt if a record does not fit the state."""
         count = len(words) >> 3
         heads, times = words[0::8], words[2::8]
         notes: array[int] | None = None
@@ -31,7 +31,7 @@ class Replay(Folding):
             kind = heads[row] & 0xFF
             if kind in RUN_TYPES and not self.before_base:
                 stop = alike_until(times, row, alike_until(heads, row, min(row + RUN_MAX, count)))
-                if kind == Type.LEASED:  # who holds it: a run has one holder
+                if kind == Type.LEASED:  # the notes name the holder; a run has one holder
                     notes = words[6::8] if notes is None else notes
                     stop = alike_until(notes, row, stop)
             position, rows = number << 16 | row, words[row << 3 : stop << 3]
@@ -93,7 +93,7 @@ class Replay(Folding):
     def _replay_attempt(
         self, queue: int, attempt: str, slot: int, sequence: int, epoch: int, window_ms: int, time: int
     ) -> None:
-        """The rows of one receive name one attempt; each adds its message to it."""
+        """Add a message to its receive's attempt. All rows of one receive name the same attempt."""
         known = self.attempts.get((queue, attempt))
         expires = time + window_ms
         leases = known.leases if known is not None and known.expires_ms == expires else ()
@@ -138,7 +138,9 @@ class Replay(Folding):
             raise LogCorrupt(f"unknown record type {kind}: use the release that wrote the log, or a newer one")
 
     def _apply_arrived(self, position: int, row: array[int], variable: bytes) -> None:
-        """w3 is the sent time; w4 the receive count; w5 the source's slot (overlay) or its shard and entry number."""
+        """Apply an Arrived record. w3 is the sent time, w4 the receive count, w5 the source's slot (overlay) or its
+        shard and entry number.
+        """
         w0, w1, w2, w3, w4, w5, w6, w7 = row
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
         if flags & ArrivedFlag.REFUSED:
@@ -155,7 +157,7 @@ class Replay(Folding):
             source = w5 & _LOW32
             known = source < self.columns.used and self.columns.state[source] == State.OWED
             if self.before_base and not known:
-                return  # its payload went with the dropped front; it is Carried later
+                return  # the payload was in the dropped front; a later Carried record has the message
             self._on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
             return
         part = part_of(variable, w6)
@@ -183,7 +185,7 @@ class Replay(Folding):
         position: int,
         reason: int,
     ) -> None:
-        """A move within the shard: the new message shares the old one's payload, under a lineage of its own."""
+        """Apply a move within the shard: the new message shares the old one's payload and has its own lineage."""
         columns = self.columns
         old = self.queues[columns.queue[source]]
         line = columns.line[source]
@@ -201,7 +203,9 @@ class Replay(Folding):
         self._note_arrival(slot, reason, old.number | self.number << 32, redriven, maximum)
 
     def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
-        """A message copied forward. Live it only moves; after a dropped front this is where the message begins."""
+        """Apply a message that was copied forward. A known message only gets a new position. After the front was
+        dropped, this is the message's first record.
+        """
         w1, w6 = row[1], row[6]
         columns = self.columns
         slot = row[7] & _LOW32
@@ -214,7 +218,7 @@ class Replay(Folding):
         self._begin_with(position, row, part_of(variable, w6), extent)
 
     def _apply_edited(self, position: int, row: array[int], variable: bytes) -> None:
-        """A message that a job changed. After a dropped front it may begin here."""
+        """Apply a message that a job changed. After the front was dropped, this may be the message's first record."""
         w6 = row[6]
         slot = row[7] & _LOW32
         key = EDITED_PREFIX.unpack_from(part_of(variable, w6))[0]
@@ -227,7 +231,7 @@ class Replay(Folding):
             self._begin_with(position, row, part_of(variable, w6), extent)
 
     def _begin_with(self, position: int, row: array[int], part: bytes, extent: int) -> None:
-        """A message whose earlier records went with the dropped front."""
+        """Create a message whose earlier records were in the dropped front."""
         w0, w1, _w2, w3, w4, _, _, w7 = row
         columns = self.columns
         slot = w7 & _LOW32
@@ -244,14 +248,16 @@ class Replay(Folding):
             self.maxima[slot] = maximum
 
     def tenant_of(self, slot: int) -> int:
-        """The group of a message, wherever that is kept at the moment."""
+        """The group of a message, wherever it is stored at the moment."""
         line = self.columns.line[slot]
         if line == NIL:
             return self.tenants.get(slot, 0)
         return self.lines.tenant(line, self.queues[self.columns.queue[slot]].fifo)
 
     def carried_prefix(self, slot: int) -> bytes:
-        """What a record that a message may begin with says of it beside its words and its payload."""
+        """The prefix of a record that can be a message's first: its state apart from the record's words and the
+        payload.
+        """
         columns = self.columns
         return CARRIED_PREFIX.pack(
             columns.state[slot],
@@ -273,9 +279,10 @@ class Replay(Folding):
         self.overlays.pop(slot, None)
 
     def _apply_base(self, first_frame: int, part: int, more: bool, data: bytes) -> None:
-        """A Base that was written for a later truncation says nothing new: the state is known.
+        """Apply one part of a Base. A Base that was written for a later truncation is skipped, because the state is
+        already known.
 
-        An owner that died between two parts left the first of them behind; the next Base begins with part 0 again.
+        An owner that died between two parts left an incomplete Base. The next Base begins with part 0 again.
         """
         if not self.before_base or first_frame < self.before_base:
             return
@@ -293,5 +300,5 @@ class Replay(Folding):
 
 
 def skip(w6: int, prefix: int) -> int:
-    """The extent of what follows a prefix."""
+    """The extent without its first `prefix` bytes."""
     return (w6 & _LOW32) + prefix | ((w6 >> 32) - prefix) << 32

@@ -1,16 +1,16 @@
-"""Taking messages. Requests that arrived together and bring nothing but bodies are written as one run; a request that
-brings more is written a column at a time, after a decision about each of its messages.
+"""The Send command. New requests that arrive together and carry only bodies are written as one run of records. For
+any other request the shard decides per message, then writes the accepted messages as columns.
 
-A request that was made before is answered as the first time. It is known by the hash of the name that an SDK gave it
+A repeated request gets the answer of the first one. A request is recognised by the hash of the name that an SDK gave it
 (remembered for two minutes), by its Idempotency-Key (remembered for hours), or by its producer's numbers:
 
-- Both kinds of names are in one table, and each kind has its own share of it. A named request whose messages were all
-  taken is remembered as a run. One that was taken in part remembers each message that was taken.
-- An SDK's request is forgotten before its time when too many are remembered. A request with an Idempotency-Key that
-  finds its share full is refused: what was promised for a time is not forgotten before.
-- An Idempotency-Key is remembered under two keys, that of the name and that of name and content: a name that is known
-  with other content is a conflict. A message that was a duplicate by its deduplication id counts as taken, because that
-  id may be forgotten before the request is.
+- One table holds both kinds of names, with a separate limit for each kind. If all messages of a named request were
+  accepted, the table stores the request as one run. If only some were accepted, the table stores each accepted message.
+- If the table holds too many SDK names, the oldest one is forgotten early. If it holds too many Idempotency-Keys, a
+  request with a new key is refused, because a key must be remembered for its promised time.
+- An Idempotency-Key is stored under two hashes: one of the name, one of the name and the content. A known name with
+  different content is a conflict. A message that was a duplicate by its deduplication id counts as accepted, because
+  the shard may forget that id before it forgets the request.
 - A producer's messages need no names: see producers.py.
 """
 
@@ -41,10 +41,10 @@ from batonq.errors import (
 )
 from batonq.priorities import NORMAL_PRIORITY
 
-REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
+REQUEST_WINDOW_MS = 120_000  # after this time an SDK no longer retries a request
 INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
-ONCE_WINDOW_MIN_MS = 128_000  # longer windows tell Idempotency-Keys from SDKs' names, which have a share of their own
-BYTE_MAX = 255  # a record has a byte for each
+ONCE_WINDOW_MIN_MS = 128_000  # a window this long marks an Idempotency-Key; SDK names have shorter ones
+BYTE_MAX = 255  # a record stores each of these values in one byte
 GROUPS_CACHED = 65_536
 _SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
 _NOT_TAKEN = "The shard had no room for this message when the request was first made. Send it in a new request."
@@ -56,7 +56,7 @@ PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or the limit of producers is reached. Send again from that "
     "message on."
 )
-_NEW, _DUPLICATE = 1, 2  # what a message of a request taken in part was: as many messages as a run has, or known before
+_NEW, _DUPLICATE = 1, 2  # an accepted message of a partly accepted request: a run of one, or a duplicate
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
 _FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
@@ -66,13 +66,15 @@ Results = list[Accepted | BatonError]
 
 @lru_cache(maxsize=GROUPS_CACHED)
 def group_hash(group: str) -> int:
-    """The hash by which a shard knows a message group; 0: none."""
+    """The hash that identifies a message group within a shard; 0 for no group."""
     return key_hash(group) if group else 0
 
 
 class Sending(Jobs):
     def send(self, commands: Sequence[Send], now: int) -> list[Sent]:
-        """Take the messages of requests to one queue; an outcome for each request. Raises QueueDoesNotExist."""
+        """Send the messages of several requests to one queue; returns one outcome per request. Raises
+        QueueDoesNotExist.
+        """
         now = self.begin(now)
         queue = self.queue_state(commands[0].queue)
         takes_runs = self._takes_runs(queue)
@@ -97,11 +99,13 @@ class Sending(Jobs):
         return outcomes
 
     def _is_new(self, queue: QueueState, request: int, now: int) -> bool:
-        """Whether a request of this name is simply taken here."""
+        """Whether the request name is unknown and this shard accepts its messages without a key."""
         return self.requests.get(request, now // 1000) is None and not self._is_special(queue, request, None)
 
     def _send_run(self, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
-        """Bare messages of several new requests, as one run; when there is no room for all, request by request."""
+        """Write the bare messages of several new requests as one run. If the shard has no room for all, try each
+        request on its own.
+        """
         first = self._write_bare(queue, commands, now)
         if not first:
             if len(commands) > 1:
@@ -124,7 +128,7 @@ class Sending(Jobs):
         return self._take(queue, command, now)
 
     def _take(self, queue: QueueState, command: Send, now: int) -> Sent:
-        """Take messages, whatever the name of their request is."""
+        """Accept messages, without regard to the name of their request."""
         if not command.bodies:
             return Sent(self.number, 0, 0)
         if command.producer:
@@ -141,14 +145,14 @@ class Sending(Jobs):
     def _again(self, sequence: int) -> Accepted:
         return Accepted(sequence, message_id(self.number, sequence), True)
 
-    # --- requests that an SDK named --------------------------------------------------------------------
+    # --- requests named by an SDK ----------------------------------------------------------------------
 
     def _send_requested(self, queue: QueueState, command: Send, now: int) -> Sent:
-        """A repeated request gets the first one's answer. Messages without a key are taken only by the request's home
-        shard, unless AWAY is set.
+        """A repeated request gets the answer of the first one. Messages without a key are accepted only by the
+        request's home shard, unless AWAY is set.
 
-        No messages at all: any result if the request is known, else none. One that is AWAY and not known is never taken
-        here from then on.
+        A request without messages asks whether the request is known: the answer has a result if it is, and none if it
+        is not. If such a request has AWAY set and is unknown, this shard refuses its messages from then on.
         """
         request, count = command.request, len(command.bodies)
         known = self.requests.get(request, now // 1000)
@@ -182,20 +186,24 @@ class Sending(Jobs):
         now: int,
         unkeyed: Callable[[int], Accepted | BatonError],
     ) -> Sent:
-        """Take those that have a key, by which they are known; what the others get is told by their places."""
+        """Accept the messages that have a key, which identifies them. `unkeyed` gives the result of each other
+        message by its index.
+        """
         taken = dict(zip(keyed, self._take(queue, command.pick(keyed), now).results(), strict=True))
         return self._each([taken[at] if at in taken else unkeyed(at) for at in range(len(command.bodies))])
 
     def _unkeyed(
         self, queue: QueueState, request: int, known: Known | None, now: int
     ) -> Callable[[int], Accepted | BatonError]:
-        """What a message without a key gets again, of a request that was taken in part, or that is not taken here."""
+        """The result of a message without a key, for a repeated request that was partly accepted, or for one that
+        this shard does not accept.
+        """
 
         def told(at: int) -> Accepted | BatonError:
             if known is None or not known.sequence:
                 return NotOwner(_ELSEWHERE)
             part = self.requests.get(part_of(request, at), now // 1000)
-            if part is None:  # its sender was told so, or another shard has it
+            if part is None:  # the sender was told that it was refused, or another shard has the message
                 return OverLimit(_NOT_TAKEN)
             queue.duplicates += 1
             return self._again(part.sequence)
@@ -205,9 +213,10 @@ class Sending(Jobs):
     def _remember_parts(
         self, queue: QueueState, command: Send, results: Sequence[Accepted | BatonError], now: int
     ) -> None:
-        """A request that was taken in part: which of its messages without a key were.
+        """Remember which messages without a key were accepted, for a partly accepted request.
 
-        The request comes before its parts, so that it is never known without them.
+        The record of the request comes before the records of its parts, so that the request is never known without
+        them.
         """
         taken = {
             at: result.sequence
@@ -220,15 +229,17 @@ class Sending(Jobs):
             self._remember(queue.number, part_of(command.request, at), sequence, 1, now)
 
     def _is_special(self, queue: QueueState, request: int, known: Known | None) -> bool:
-        """Whether messages without a key are not simply taken: some were, or it is another shard that takes them."""
+        """Whether messages without a key need more than a plain send: the request was partly accepted before, or
+        another shard accepts them.
+        """
         if known is not None:
             return not known.fingerprint
         spread = queue.policy.spread
         return bool(spread) and 0 < request < AWAY and parse(spread).of_hash(request) != self.number
 
     def _remember(self, number: int, key: int, first_sequence: int, count: int, now: int) -> None:
-        """An SDK's request by the hash of its name; 0 messages: it was taken in part, or is not taken here if it has no
-        first one. When too many are remembered, the oldest is forgotten before its time.
+        """Remember an SDK's request by the hash of its name. `count` 0 means that the request was partly accepted;
+        with `first_sequence` 0 too, this shard does not accept it. At the limit, the oldest name is forgotten early.
         """
         requests = self.requests
         if requests.count(INVOCATION_WINDOW_S) >= self.limits.invocations_max:
@@ -244,8 +255,8 @@ class Sending(Jobs):
     # --- requests with an Idempotency-Key --------------------------------------------------------------
 
     def _send_once(self, queue: QueueState, command: Send, once: Once, now: int) -> Sent:
-        """There may be no messages here: then only the name is remembered, for a request whose messages go to other
-        shards.
+        """Send a request with an Idempotency-Key. The command may have no messages here: then the shard stores only
+        the name, for a request whose messages go to other shards.
         """
         number, count = queue.number, len(command.bodies)
         name = key_hash(number, "once", once.name)
@@ -281,11 +292,11 @@ class Sending(Jobs):
         return self._each(results, replayed=bool(taken))
 
     def _as_first(self, sequence: int) -> Accepted:
-        """The answer as it was the first time."""
+        """The same answer as the first time."""
         return Accepted(sequence, message_id(self.number, sequence), False)
 
     def _part_as_first(self, part: Known) -> Accepted:
-        """The same of one message of a request that was taken in part."""
+        """The same answer as the first time, for one message of a partly accepted request."""
         if part.fingerprint != _DUPLICATE:
             return self._as_first(part.sequence)
         return Accepted(part.sequence, message_id(self.number, part.sequence) if part.sequence else "", True)
@@ -297,10 +308,10 @@ class Sending(Jobs):
         for key in keys:
             self._request(number, key, sequence, count, now, until)
 
-    # --- with a producer's numbers ---------------------------------------------------------------------
+    # --- messages numbered by a producer ---------------------------------------------------------------
 
     def _send_numbered(self, queue: QueueState, command: Send, now: int) -> Sent:
-        """Messages that their producer has numbered: as many at a time as have numbers one after the other."""
+        """Send messages that their producer has numbered, in runs of consecutive numbers."""
         turn = _ProducerTurn(producer_key(queue.number, command.producer))
         numbers = command.numbers
         results: Results = []
@@ -314,10 +325,11 @@ class Sending(Jobs):
         return self._each(results)
 
     def _send_consecutive(self, queue: QueueState, command: Send, now: int, turn: _ProducerTurn) -> Results:
-        """Messages numbered one after the other: those that were taken before are passed over.
+        """Send consecutively numbered messages, skipping those that were accepted before.
 
-        Once one of them is refused for now, so are those behind it, in this batch too: they would make it look like a
-        repetition when it is sent again. The same goes for one that has moved: only what has moved too is told so.
+        After a retryable refusal, all later messages of the request are refused too. If a later number were accepted,
+        the refused message would look like a duplicate when it is sent again. For the same reason, after a message that
+        has moved to another shard, only messages that have moved too get that answer.
         """
         key, numbers = turn.key, command.numbers
         known = self.producers.get(key, now // 1000)
@@ -387,13 +399,13 @@ class Sending(Jobs):
         self.producers.put(key, number, sequence, run, expires_s, now // 1000)
 
     def _producer_is_elsewhere(self, queue: QueueState, command: Send) -> bool:
-        """The same of all of them at once, when nothing but their producer says where they belong."""
+        """Whether another shard owns all of these messages, when only the producer decides the shard."""
         if queue.fifo or any(command.dedup_ids):
             return False
         return self._belongs_elsewhere(queue, command, 0)
 
     def _belongs_elsewhere(self, queue: QueueState, command: Send, at: int) -> bool:
-        """Whether a message that is new here has a key that another shard has since the queue grew."""
+        """Whether the key of a new message belongs to another shard since the queue grew."""
         if queue.fifo:
             return self.has_moved(queue, group_hash(command.groups[at] if command.groups else "") or key_hash(""))
         key = command.key_at(at, fifo=False)
@@ -402,14 +414,17 @@ class Sending(Jobs):
         return parse(queue.policy.spread).of_key(key) != self.number
 
     def _has_moved(self, queue: QueueState, command: Send, at: int, now: int) -> bool:
-        """The same of any message: it is not known here, and would not be taken."""
+        """Whether this shard would refuse a message because it belongs to another shard: the message is unknown
+        here, and so is not a duplicate.
+        """
         key = self._dedup_key(queue, command, at)
         known = bool(key) and self._known_by_id(queue, key, now) is not None
         return not known and self._belongs_elsewhere(queue, command, at)
 
     def _known_by_id(self, queue: QueueState, key: int, now: int) -> Known | None:
-        """The message with this deduplication id. What a purge has forgotten is not known, unless the message has
-        survived it (on its way to another shard) and its id is known as long as it lives.
+        """The message with this deduplication id, or None. Ids that a purge has forgotten are not found. An
+        exception is a message that survived the purge (on its way to another shard) and whose id lives as long as the
+        message.
         """
         known = self.dedup.get(key, now // 1000)
         if known is None or (known.sequence < queue.forgotten_below and known.expires_s != FOREVER_S):
@@ -419,14 +434,14 @@ class Sending(Jobs):
     # --- writing ---------------------------------------------------------------------------------------
 
     def _takes_runs(self, queue: QueueState) -> bool:
-        """Whether messages that are nothing but bodies are taken without a decision about each."""
+        """Whether messages with only a body are accepted without a decision per message."""
         policy = queue.policy
         if queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max:
             return False
         return takes(policy.spread, self.number)
 
     def _write_bare(self, queue: QueueState, commands: Sequence[Send], now: int) -> int:
-        """Messages that are nothing but bodies, as one run: the first sequence, or 0 when the shard is full."""
+        """Write messages with only a body as one run; returns the first sequence, or 0 if the shard is full."""
         columns = self.columns
         count = sum([len(command.bodies) for command in commands])
         slots = columns.take_run(count)
@@ -440,14 +455,14 @@ class Sending(Jobs):
             frame.parts += parts
             lengths.extend([header_bytes + length for length in map(len, command.bodies)])
         expires_s = -(-(now + queue.policy.retention_ms) // 1000)
-        # What differs between the rows is laid over what they share, a column at a time.
+        # The rows start as copies of the shared values; the columns that differ are then written over them.
         rows = array("Q", (_SENT | NORMAL_PRIORITY << 16 | queue.number << 32, 0, now, now, 0, 0, 0, 0)) * count
         expires = array("I", (expires_s,)) * count
         priorities = array("B", (NORMAL_PRIORITY,)) * count
         return self._write(queue, slots, rows, lengths, now, expires, priorities, None, None, None)
 
     def _send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
-        """Messages of any kind: a decision about each, then those that are taken as columns."""
+        """Send messages of any kind: decide per message, then write the accepted messages as columns."""
         columns, policy, bodies = self.columns, queue.policy, command.bodies
         count, now_s = len(bodies), now // 1000
         slots = columns.take_run(count)
@@ -525,7 +540,7 @@ class Sending(Jobs):
         keys: Sequence[int],
         now: int,
     ) -> None:
-        """Messages that are taken, in the order of their slots."""
+        """Write accepted messages, in the order of their slots."""
         policy, bodies = queue.policy, command.bodies
         count = len(bodies)
         parts = [b""] * (2 * count)
@@ -573,7 +588,9 @@ class Sending(Jobs):
         tenants: array[int] | None,
         maxima: Sequence[int] | None,
     ) -> int:
-        """Finish rows of new messages, whose payloads are in the frame, and apply them; returns the first sequence."""
+        """Complete the rows of new messages, whose payloads are already in the frame, and apply them; returns the
+        first sequence.
+        """
         frame = self.frame
         first, count = self.next_sequence, len(slots)
         position = frame.number << 16 | len(frame.rows) >> 3
@@ -593,13 +610,14 @@ class Sending(Jobs):
         return first
 
     def _living(self) -> int:
-        """Messages in the shard. What arrives from elsewhere is not limited, so that slots beyond the limit come to be
-        free: it is messages that count, and these are only counted when such a slot is the next.
+        """The number of messages in the shard. Arrivals from other shards are not limited, so slots beyond the limit
+        can become free. The limit therefore applies to messages, which are counted only when the next free slot is
+        beyond it.
         """
         return sum(queue.messages for queue in self.queues.values())
 
     def _dedup_key(self, queue: QueueState, command: Send, at: int) -> int:
-        """The hash of a message's deduplication id; 0: it has none."""
+        """The hash of a message's deduplication id; 0 if it has none."""
         dedup_id = command.dedup_ids[at] if command.dedup_ids else ""
         if not dedup_id:
             return 0
@@ -608,7 +626,7 @@ class Sending(Jobs):
 
 
 class _ProducerTurn:
-    """What has become of a producer's messages of one request so far."""
+    """What has happened so far to a producer's messages in one request."""
 
     __slots__ = ("key", "moved", "refused")
 
@@ -619,7 +637,7 @@ class _ProducerTurn:
 
 
 def _run_of(results: Sequence[Accepted | BatonError]) -> int:
-    """The first sequence, when all are new messages with one sequence after the other; else 0."""
+    """The first sequence if all results are new messages with consecutive sequences; otherwise 0."""
     first = results[0].sequence if results and isinstance(results[0], Accepted) else 0
     for at, result in enumerate(results):
         if not isinstance(result, Accepted) or result.duplicate or result.sequence != first + at:
@@ -628,7 +646,7 @@ def _run_of(results: Sequence[Accepted | BatonError]) -> int:
 
 
 def part_of(request: int, at: int) -> int:
-    """The key of one message of a request that was taken in part."""
+    """The key of one message of a partly accepted request."""
     return key_hash(request, "part", at)
 
 

@@ -1,8 +1,7 @@
-"""A shard's state, and `apply`: what each record does to it.
+"""A shard's state, and what each record does to it.
 
-The live path, followers and recovery all come through the `_on_…` methods below, and these never choose: whatever was
-chosen is in the record. Soft state (fairness, job pacing, `woken`, `alarms`, stale and duplicate counters) is not
-replayed.
+The live path, followers and recovery all use the `_on_…` methods below. These methods never choose: every choice is in
+the record. Soft state (fairness, job pacing, `woken`, `alarms`, stale and duplicate counters) is not replayed.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from batonq.errors import LogCorrupt
 FOREVER_MS = (1 << 64) - 1
 NO_TIMER = FOREVER_MS
 NO_EXPIRY_TIMER = 0xFFFFFFFF
-EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when it expired is looked at again then
-CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
+EXPIRY_RETRY_S = 60  # interval at which an expired message that was not yet dead-lettered is checked again
+CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, group, sent
 EDITED_PREFIX = struct.Struct("<Q")  # key of the job; CARRIED_PREFIX follows
-ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
-ARRIVED_NOTED = struct.Struct("<QQQH")  # with ArrivedFlag.NOTED: the same, key of the job, own maximum of receives
+ARRIVED_PREFIX = struct.Struct("<QQ")  # group, origin
+ARRIVED_NOTED = struct.Struct("<QQQH")  # with ArrivedFlag.NOTED: group, origin, key of the job, own maximum of receives
 PRODUCER_IDLE_MS = 7 * 86_400_000
 _UNLIMITED = 1 << 60
 _FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = map(
@@ -49,19 +48,19 @@ class Failure(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What a ReceiveRequestAttemptId gave: for a while, the same again."""
+    """The leases that a ReceiveRequestAttemptId got. A retry within the window gets the same leases."""
 
     expires_ms: int
     leases: tuple[tuple[int, int, int], ...]  # slot, sequence, epoch
 
 
 class Channel:
-    """The numbered way from this shard to another: what is owed and not yet settled."""
+    """The numbered path from this shard to another: the entries that are owed and not settled yet."""
 
     __slots__ = ("last", "settled", "unsettled")
 
     def __init__(self) -> None:
-        self.last = 0  # number of the newest entry
+        self.last = 0  # the newest entry's number
         self.settled = 0  # all entries up to this one are settled
         self.unsettled: dict[int, int] = {}  # number → slot, in order
 
@@ -71,7 +70,7 @@ class ShardState:
         self.number = number
         self.limits = limits
         self.epoch = 0
-        self.format = PLAIN_VERSION  # of the frames that are written, see records.py
+        self.format = PLAIN_VERSION  # format version of the frames that this shard writes, see records.py
         self.next_sequence = 1
         self.last_time_ms = 0
         self.frame = OpenFrame()
@@ -85,40 +84,40 @@ class ShardState:
         self.requests = DedupTable()
         self.producers = Producers()
         self.attempts: dict[tuple[int, str], Attempt] = {}
-        self.attempt_of: dict[int, tuple[int, str]] = {}  # slot → its attempt
-        self.tenants: dict[int, int] = {}  # grouped messages of standard queues that stand in no line
-        self.holders: dict[int, str] = {}  # slot in flight → who holds it
+        self.attempt_of: dict[int, tuple[int, str]] = {}  # slot → key of its attempt
+        self.tenants: dict[int, int] = {}  # slot → group, for messages that are in no line
+        self.holders: dict[int, str] = {}  # slot in flight → its holder
         self.failures: dict[int, Failure] = {}
-        self.maxima: dict[int, int] = {}  # messages with a maximum of receives of their own
-        self.kept_maxima: dict[int, int] = {}  # of dead letters: it counts again when they are redriven
+        self.maxima: dict[int, int] = {}  # slot → the message's own maximum of receives
+        self.kept_maxima: dict[int, int] = {}  # slot of a dead letter → its own maximum, applied again after redrive
         self.redriven: dict[int, int] = {}  # slot → key of the job that moved it here
-        self.edited: dict[int, int] = {}  # slot → key of the job that changed it and has not moved it yet
-        self.uncharged: dict[int, int] = {}  # slot → leases that count as no receive: nobody got the message
-        self.overlays: dict[int, tuple[int, ...]] = {}  # slot → positions of the records whose lineage lies over it
-        self.origins: dict[int, int] = {}  # dead letters: source queue | source shard << 32
-        self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives with it, end of its window (s)
-        self.refusals: dict[int, int] = {}  # slot → how often its destination refused it
-        self.passed: dict[int, int] = {}  # slot → the last shard (16 bits) of a queue that its group has moved from
+        self.edited: dict[int, int] = {}  # slot → key of the job that has changed the message and not moved it yet
+        self.uncharged: dict[int, int] = {}  # slot → leases not counted as receives: no consumer got the message
+        self.overlays: dict[int, tuple[int, ...]] = {}  # slot → positions of the records that hold its lineage overlays
+        self.origins: dict[int, int] = {}  # slot of a dead letter → source queue | source shard << 32
+        self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives as long as it, window end (s)
+        self.refusals: dict[int, int] = {}  # slot → number of refusals by its destination
+        self.passed: dict[int, int] = {}  # slot → shard (16 bits) | queue << 16 that its group has moved from
         self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
         self.channels: dict[int, Channel] = {}
-        self.incoming: dict[int, Incoming] = {}  # source shard → the end of its channel to this one
+        self.incoming: dict[int, Incoming] = {}  # source shard → the receiving end of its channel
         self.jobs = JobBook()
-        self.redriving: dict[int, int] = {}  # queue → how many of its messages a job has on their way
-        self.doomed_due: dict[int, None] = {}  # refused transfers whose back-off is over, in order
+        self.redriving: dict[int, int] = {}  # queue → number of its messages that a job has in transfer
+        self.doomed_due: dict[int, None] = {}  # refused transfers whose backoff has ended, in order
         # soft
         self.woken: set[int] = set()
-        self.filled: set[int] = set()  # queues that may have something to give: all that have are among them
+        self.filled: set[int] = set()  # every queue with VISIBLE messages, and possibly empty ones
         self.alarms: list[Alarm] = []
-        self.job_pace: dict[str, tuple[int, float]] = {}  # job → when it last moved, what it may move
-        self.job_place: dict[str, tuple[int, int]] = {}  # job → slot and sequence to go on from
+        self.job_pace: dict[str, tuple[int, float]] = {}  # job → time of its last step, messages it may move
+        self.job_place: dict[str, tuple[int, int]] = {}  # job → slot and sequence to continue from
         self.job_turn = 0
-        self.to_examine: dict[str, int] = {}  # jobs that node/ should choose messages for, and how many
+        self.to_examine: dict[str, int] = {}  # job → number of messages that node/ may choose for it
         self.producer_idle_ms = PRODUCER_IDLE_MS  # a setting
-        # recovery: until the Base that belongs to the first retained frame, records of unknown messages are passed over
+        # recovery: records of unknown messages are skipped until the Base that belongs to the first retained frame
         self.before_base = 0
-        self.base_parts: list[bytes] = []  # of a Base that is being read
+        self.base_parts: list[bytes] = []  # the parts read so far of a Base
 
-    # --- moving a message in and out of its state's indexes ------------------------------------
+    # --- adding a message to its state's indexes and removing it -------------------------------
 
     def _enter(self, queue: QueueState, slot: int, state: int, until: int) -> None:
         columns = self.columns
@@ -151,7 +150,9 @@ class ShardState:
             self._end_life(slot)
 
     def _refresh_group(self, queue: QueueState, slot: int, state: int) -> None:
-        """A FIFO message has a new state: its group may open or close. One that is DEAD steps out of the way."""
+        """Update the group of a FIFO message that has a new state: the group may unlock or lock. A DEAD message
+        leaves its group's line.
+        """
         line = self.columns.line[slot]
         if state == _DEAD and line != NIL:
             self.tenants[slot] = self.lines.tenant(line, True)
@@ -203,7 +204,9 @@ class ShardState:
         sent_ms: int,
         expires_s: int,
     ) -> None:
-        """A new message: its columns, the queue's order of arrival, its expiry. Its state comes next, by `_enter`."""
+        """Create a message: its columns, its place in the queue's arrival order, its expiry. The caller then sets
+        its state with `_enter`.
+        """
         columns = self.columns
         columns.take(slot)
         columns.sequence[slot] = sequence
@@ -237,7 +240,7 @@ class ShardState:
             self.expiries.push(expires_s, slot)
 
     def _remove(self, queue: QueueState, slot: int, time: int) -> None:
-        """The end of a message: out of every index, its slot free."""
+        """Remove a message from every index and free its slot."""
         columns = self.columns
         self._leave(queue, slot, time)
         self._drop_notes(slot)
@@ -250,7 +253,7 @@ class ShardState:
         columns.release(slot)
 
     def _unlink(self, queue: QueueState, before: int, after: int) -> None:
-        """Join what stands before and behind removed messages in a queue's order of arrival."""
+        """Join the messages before and after removed messages in a queue's arrival order."""
         if before == NIL:
             queue.head = after
         else:
@@ -261,7 +264,9 @@ class ShardState:
             self.columns.queue_previous[after] = before
 
     def _notes(self) -> tuple[dict[int, Any], ...]:
-        """All that may be known of a message beside its columns and needs no more than to be forgotten with it."""
+        """The tables that hold what is known about a message beside its columns. Their entries are simply dropped
+        when the message ends.
+        """
         return (
             self.tenants,
             self.failures,
@@ -285,13 +290,15 @@ class ShardState:
             self._end_life(slot)
 
     def _end_life(self, slot: int) -> None:
-        """The message is gone or dead: a key that lives with it ends with its window."""
+        """Let a deduplication key that lives as long as its message expire with its window, because the message is
+        gone or dead.
+        """
         if slot in self.living_keys:
             key, window_end_s = self.living_keys.pop(slot)
             self.dedup.end_life(key, self.columns.sequence[slot], window_end_s, self.last_time_ms // 1000)
 
     def _message(self, slot: int, sequence: int, record: Type) -> QueueState | None:
-        """The queue of the message that a record names, having checked that the record may happen to it."""
+        """The queue of the message that a record names, after checking that the message's state allows the record."""
         columns = self.columns
         if slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] != _FREE:
             if not self.before_base and not allowed(columns.state[slot], record):
@@ -329,7 +336,9 @@ class ShardState:
         queue.sent += 1
 
     def _place(self, queue: QueueState, slot: int, tenant: int) -> None:
-        """Remember a new message's group: FIFO messages join their line at once, others when they are VISIBLE."""
+        """Store a new message's group: a FIFO message joins its line at once, any other message when it becomes
+        VISIBLE.
+        """
         if queue.fifo and not self.before_base:
             self.lines.append(self.lines.find_or_open(queue.number, tenant, 0), slot)
         elif tenant:
@@ -338,7 +347,7 @@ class ShardState:
     def _on_dedup(
         self, queue: QueueState, slot: int, sequence: int, time: int, key: int, mark: int, lives: bool
     ) -> None:
-        """`mark` is the fingerprint of the content."""
+        """Store a message's deduplication key. `mark` is the fingerprint of the content."""
         window_end_s = -(-(time + queue.policy.dedup_window_ms) // 1000)
         now_s = time // 1000
         if lives:
@@ -412,7 +421,7 @@ class ShardState:
             self.failures[slot] = Failure(first, time, error_class, text)
 
     def _uncharge(self, slot: int) -> None:
-        """A lease that nobody got is no receive."""
+        """Take back a receive, because no consumer got the message."""
         columns = self.columns
         self.uncharged[slot] = self.uncharged.get(slot, 0) + 1
         if columns.count[slot]:
@@ -457,13 +466,15 @@ class ShardState:
             queue.policy = policy
 
     def _note_format(self, spread: str) -> None:
-        """Something here is about a queue on several shards, if it is not empty."""
+        """Raise the frame format if the state now concerns a queue on several shards, that is if `spread` is not
+        empty.
+        """
         if spread:
             self.format = FORMAT_VERSION
 
     def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool, forgotten_below: int = 0) -> None:
-        """Remove the messages below sequence `survivor`. `final` ends the purge, and the deduplication ids of messages
-        below `forgotten_below` are forgotten then; 0: all.
+        """Remove the messages below sequence `survivor`. `final` ends the purge. The shard then forgets the
+        deduplication ids of messages below `forgotten_below`, or all ids if that is 0.
         """
         columns = self.columns
         if self.before_base:
@@ -489,7 +500,9 @@ class ShardState:
                 self._forget_queue(queue.number)
 
     def _forget_queue(self, number: int) -> None:
-        """A deleted queue has no message left: nothing here names it any more (validate.py checks that)."""
+        """Remove a deleted queue that has no message left. Nothing in the state names it afterwards (validate.py
+        checks that).
+        """
         del self.queues[number]
         self.woken.discard(number)
         self.filled.discard(number)
@@ -508,9 +521,10 @@ class ShardState:
             slot = states.find(_IN_FLIGHT, slot + 1)
 
     def advance_delays(self, now: int, limit: int = _UNLIMITED) -> None:
-        """End delays that are over, at most `limit`. That makes no record: visible-at implied it.
+        """End at most `limit` delays that are due. This writes no record, because the visible-at time in the log
+        implies it.
 
-        Replay ends all of them, so that a message is visible there whenever it is in a decision.
+        Replay ends all due delays, so that a message is VISIBLE there by the time a record depends on it.
         """
         columns = self.columns
         due = self.delays.advance(now, columns.until, limit)
@@ -524,7 +538,7 @@ class ShardState:
         ready.sort()
         for at, _, slot in ready:
             if columns.state[slot] != _DELAYED:
-                continue  # two entries of one message
+                continue  # the wheel had two entries for this message
             if columns.doomed[slot]:
                 self.doomed_due[slot] = None
                 continue
@@ -534,12 +548,12 @@ class ShardState:
 
 
 def arrived_prefix(flags: int) -> int:
-    """How long what stands before the payload of an Arrived record is."""
+    """The length of the prefix before the payload of an Arrived record."""
     return ARRIVED_NOTED.size if flags & ArrivedFlag.NOTED else ARRIVED_PREFIX.size
 
 
 def decode_notes(variable: bytes) -> tuple[str, str]:
-    """Two texts in one variable part: holder and attempt of a lease, class and text of a failure."""
+    """Two texts in one variable part: holder and attempt of a lease, or class and text of a failure."""
     length = variable[0] | variable[1] << 8
     return variable[2 : 2 + length].decode(), variable[2 + length :].decode()
 

@@ -1,7 +1,8 @@
-"""Timers that are advanced, never scanned: a wheel of two sizes of bucket, and a heap for what is due next.
+"""A timer wheel: buckets of two sizes, and a heap of the entries that are due next. Timers are never scanned.
 
-A bucket holds slots only (four bytes a timer); the exact time is the caller's column, read when the bucket opens. An
-entry whose slot's time has moved to another bucket is dropped there: whoever moved it made another entry.
+A bucket holds only slots, so a timer takes four bytes. The exact due time is in the caller's column, which is read when
+the bucket opens. If the due time of a slot has moved to another bucket, the old entry is dropped, because the caller
+has pushed a new one.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 NEVER = 1 << 62
-OPENED_MAX = 5_000  # entries that one step takes out of buckets of each size, unless it takes more out of the wheel
+OPENED_MAX = 5_000  # entries that one step takes out of buckets of each size, if its limit is not higher
 
 
 class Wheel:
-    """Entries (due, slot), in whatever unit the column of due times has."""
+    """Entries (due, slot). The unit of time is that of the caller's column of due times."""
 
     def __init__(self, fine_shift: int, coarse_shift: int) -> None:
         self.fine_shift = fine_shift
         self.coarse_shift = coarse_shift
         self.time = 0
-        self.due = NEVER  # no entry is due before this; pushes lower it, `advance` raises it
+        self.due = NEVER  # no entry is due before this time; pushes lower it, `advance` raises it
         self._near: list[int] = []  # due << 32 | slot
         self._fine: dict[int, array[int]] = {}
         self._coarse: dict[int, array[int]] = {}
@@ -32,7 +33,7 @@ class Wheel:
         self.push_run(due, (slot,))
 
     def push_run(self, due: int, slots: Iterable[int]) -> None:
-        """Entries of one due time."""
+        """Add entries with one due time."""
         if due < self.due:
             self.due = due
         key = due >> self.coarse_shift
@@ -52,16 +53,18 @@ class Wheel:
         bucket.extend(slots)
 
     def _open_buckets(self, now: int, due_column: Sequence[int], opened_max: int) -> None:
-        """Take entries out of buckets whose time has come. What is left stays there, and is due."""
+        """Take entries out of the buckets whose time has come. Entries beyond `opened_max` stay in their buckets,
+        and stay due.
+        """
         for due, slot in _open(self._coarse, self._coarse_keys, self.coarse_shift, now, due_column, opened_max):
             self.push(due, slot)
         for due, slot in _open(self._fine, self._fine_keys, self.fine_shift, now, due_column, opened_max):
             heappush(self._near, due << 32 | slot)
 
     def advance(self, now: int, due_column: Sequence[int], limit: int) -> list[tuple[int, int]]:
-        """Take out entries that are due at `now`, at most `limit`, as (due, slot) in order of due time.
+        """Take out at most `limit` entries that are due at `now`, as (due, slot) in order of due time.
 
-        All of them, unless there are more than `limit` or OPENED_MAX: then call again, as `next_due` says.
+        If more entries are due than `limit` or OPENED_MAX, some remain: call again, as `next_due` says.
         """
         if now > self.time:
             self.time = now
@@ -78,7 +81,7 @@ class Wheel:
         return due
 
     def _first_due(self) -> int:
-        """Never later than the first entry is due, sometimes earlier."""
+        """A lower bound of the first due time: never too late, sometimes too early."""
         first = self._near[0] >> 32 if self._near else NEVER
         if self._fine_keys:
             first = min(first, self._fine_keys[0] << self.fine_shift)
@@ -87,7 +90,7 @@ class Wheel:
         return first
 
     def next_due(self) -> int | None:
-        """When `advance` should be called next; None: there is no entry."""
+        """When to call `advance` next; None if there is no entry."""
         return self.due if self.due != NEVER else None
 
     def __len__(self) -> int:
@@ -143,7 +146,9 @@ class Wheel:
 def _open(
     buckets: dict[int, array[int]], keys: list[int], shift: int, now: int, due_column: Sequence[int], opened_max: int
 ) -> list[tuple[int, int]]:
-    """Entries (due, slot) of the buckets up to `now`, the first buckets first, without those that have moved."""
+    """Take entries (due, slot) out of the buckets up to `now`, earliest bucket first. Entries whose due time has
+    moved are dropped.
+    """
     opened: list[tuple[int, int]] = []
     current = now >> shift
     while keys and keys[0] <= current and opened_max > 0:

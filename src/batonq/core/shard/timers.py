@@ -1,4 +1,4 @@
-"""What time does to a shard: leases run out, delays end, messages expire, refused transfers are tried again."""
+"""Time passing in a shard: leases expire, delays end, messages expire, refused transfers are retried."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FREE, _IN_FLIGHT, _OWED = int(State.FREE), int(State.IN_FLIGHT), int(State.OWED
 
 class Timers(Transfer):
     def begin(self, now: int) -> int:
-        """Every command starts here: time never goes back, and what is due comes first."""
+        """Start a command: returns a time that never goes back, after recording what is due."""
         if now < self.last_time_ms:
             now = self.last_time_ms
         if now >= self.leases.due or now >= self.delays.due or now >= self.expiries.due * 1000 or self.doomed_due:
@@ -34,9 +34,9 @@ class Timers(Transfer):
         return queue
 
     def pass_time(self, now: int) -> int:
-        """As `begin`, but nothing is recorded: leases and messages that are due end at a later `begin`.
+        """Move time forward like `begin`, but record nothing: due leases and messages expire at a later `begin`.
 
-        A bounded number of delays ends; what is left stays due.
+        A bounded number of delays ends; the others stay due.
         """
         if now < self.last_time_ms:
             return self.last_time_ms
@@ -45,9 +45,9 @@ class Timers(Transfer):
         return now
 
     def advance(self, now: int) -> None:
-        """Write what is due: leases that ran out, messages past their retention, refused transfers to try again.
+        """Record what is due: expired leases, messages past their retention, refused transfers to retry.
 
-        One step is bounded in records and in bytes; what is left stays due.
+        One step is bounded in records and in bytes. The rest stays due.
         """
         now = self.pass_time(now)
         bytes_end = self.frame.size + STEP_BYTES_MAX
@@ -69,7 +69,7 @@ class Timers(Transfer):
                     over.append((columns.until[slot], columns.sequence[slot], slot))
                 else:
                     self._arm_lease(slot)
-        over.sort()  # so that the dead letters of a group arrive in its order
+        over.sort()  # so that the dead letters of a group arrive in the group's order
         for at, (_, _, last) in enumerate(over):
             for slot in self._with_earlier(last, columns.timer, now):
                 if self.frame.size >= bytes_end:
@@ -114,10 +114,11 @@ class Timers(Transfer):
         self.expiries.push(due_s, slot)
 
     def _with_earlier(self, slot: int, timers: Sequence[int], now: int) -> list[int]:
-        """A message whose time has come, behind those of its FIFO group right before it whose timers are due too.
+        """A message whose time has come, preceded by the messages of its FIFO group just before it whose timers are
+        due too.
 
-        One step takes a bounded number of timers, of equal ones those with the lowest slots: these may be the later
-        messages of a group.
+        One step takes a bounded number of timers. Among equal timers it takes the lowest slots first, which may belong
+        to the later messages of a group.
         """
         columns = self.columns
         group = [slot]
@@ -143,14 +144,14 @@ class Timers(Transfer):
                 slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.EXPIRY_DEAD_LETTER, now
             )
             if columns.state[slot] != State.FREE:
-                # Refused or on its way: look again, so that a message that came back is not kept for ever.
+                # Refused or on its way: check again later, so that a message that comes back is not kept for ever.
                 self._arm_expiry(slot, now_s + EXPIRY_RETRY_S)
             return
         self._row(Type.DELETED, queue.number, slot, now, reason=Reason.RETENTION)
         self._on_deleted(queue, slot, now, Reason.RETENTION)
 
     def next_due(self) -> int | None:
-        """When `advance` has something to do: never late, sometimes early."""
+        """When `advance` has something to do: never too late, sometimes too early. None if nothing will be due."""
         if self.doomed_due:
             return self.last_time_ms
         due = min(self.leases.due, self.delays.due, self.expiries.due * 1000)

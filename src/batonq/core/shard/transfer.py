@@ -1,8 +1,8 @@
-"""Out of a queue: returns, dead letters, and the source's side of the protocol between shards.
+"""Moving messages out of a queue: returns, dead letters, and the source's side of the protocol between shards.
 
-A message that leaves its queue is `Owed` under the next number of the channel to its destination; it cannot be leased
-or deleted until the destination has `Arrived` it, or refused it, and the source has `Settled` the number. Within one
-shard the three records stand in one frame.
+A message that leaves its queue is `Owed` under the next number of the channel to its destination. It cannot be leased
+or deleted until the destination has `Arrived` or refused it and the source has `Settled` the number. Within one shard
+the three records are written in one frame.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 
 
 class Transfer(Replay):
-    # --- returns and giving up ---------------------------------------------------------------------
+    # --- returns and exhausted messages ------------------------------------------------------------
 
     def _return(
         self,
@@ -43,9 +43,10 @@ class Transfer(Replay):
         dead_letter: bool = False,
         charged: bool = True,
     ) -> None:
-        """A lease ends without a delete. The failure that uses up the last attempt may be the one that ends it here.
+        """End a lease without a delete. If that failure used up the last attempt, the message is dead-lettered or
+        becomes DEAD.
 
-        One that is not `charged` was nobody's attempt, and ends nothing.
+        A return that is not `charged` was no attempt by a consumer, so it never exhausts the message.
         """
         columns = self.columns
         queue = self.queues[columns.queue[slot]]
@@ -76,7 +77,7 @@ class Transfer(Replay):
         w4: int | None = None,
         auxiliary: int = 0,
     ) -> int:
-        """A record of a message's life, with the words that most of them share; returns its position."""
+        """Write a record about a message, with the words that most such records share; returns its position."""
         columns = self.columns
         return self.frame.add(
             kind | flags << 8 | columns.priority[slot] << 16 | reason << 24 | queue << 32,
@@ -90,7 +91,7 @@ class Transfer(Replay):
         )
 
     def _exhausted(self, queue: QueueState, slot: int) -> bool:
-        """Has the message been leased as often as it may, in this queue?"""
+        """Whether the message has been received as often as it may be in this queue."""
         maximum = self.maxima.get(slot, 0) if self.maxima else 0
         maximum = maximum or queue.policy.max_receives
         if not maximum:
@@ -99,7 +100,7 @@ class Transfer(Replay):
         return self.columns.epoch[slot] - free >= maximum
 
     def _give_up(self, queue: QueueState, slot: int, now: int) -> None:
-        """A VISIBLE message has no attempt left: to the dead letters, or dead in place."""
+        """Dead-letter a VISIBLE message that has no attempt left, or make it DEAD if there is no dead-letter queue."""
         policy = queue.policy
         if policy.dead_letter_queue:
             self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
@@ -109,7 +110,9 @@ class Transfer(Replay):
         self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
 
     def _full(self, queue: QueueState, added_bytes: int, others: int = 0, other_bytes: int = 0) -> str:
-        """What a queue's limits say to one more message, beside `others` that come with it; empty: it may come."""
+        """Why a queue's limits refuse one more message, in addition to `others` that are sent with it; empty if the
+        queue has room.
+        """
         policy = queue.policy
         messages, size = queue.messages + others, queue.bytes + other_bytes
         if policy.messages_max and messages >= policy.messages_max:
@@ -121,14 +124,14 @@ class Transfer(Replay):
     # --- the source --------------------------------------------------------------------------------
 
     def dead_letter_shard(self, queue: QueueState, slot: int) -> int:
-        """The shard on which the dead-letter queue takes this message."""
+        """The shard of the dead-letter queue to which this message goes."""
         policy = queue.policy
         return self.place_of(slot, policy.dead_letter_queue, policy.dead_letter_shard, policy.dead_letter_spread)
 
     def place_of(self, slot: int, to: int, shard: int, spread: str) -> int:
-        """On which of a queue's shards one of the messages here belongs: in a FIFO queue on that of its group, or the
-        first that may still have it; else on this very shard if the queue lies on it, and on the next one each time
-        that it was refused.
+        """The shard of queue `to` that a message of this shard belongs on. In a FIFO queue that is the shard of its
+        group, or the first shard that may still have the group. In a standard queue it is this shard, if the queue has
+        it, and the next shard of the queue after each refusal.
         """
         if not spread:
             return shard
@@ -144,7 +147,7 @@ class Transfer(Replay):
         return taking[(start + self.refusals.get(slot, 0)) % len(taking)]
 
     def _goes_on(self, queue: QueueState, slot: int, shard: int, to: int, reason: int) -> bool:
-        """Whether a message whose group has moved from this shard of a queue has another one to ask."""
+        """Whether the queue has another shard to ask, after one answered that the message's group has moved."""
         spread = queue.policy.dead_letter_spread
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
@@ -152,7 +155,9 @@ class Transfer(Replay):
         return bool(spread) and shard in parse(spread).asked(self.tenant_of(slot))[:-1]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
-        """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
+        """Start moving a message to queue `to` on `shard`. Within this shard the message arrives or is refused at
+        once.
+        """
         columns = self.columns
         queue = self.queues[columns.queue[slot]]
         channel = self.channels.get(shard)
@@ -175,7 +180,7 @@ class Transfer(Replay):
             self._settle(shard, [(number, verdict)], now)
 
     def _lineage(self, queue: QueueState, slot: int, reason: Reason, now: int) -> Lineage:
-        """What is new about a message's past; the host lays it over what the payload says already."""
+        """The new part of a message's lineage. The host merges it with the lineage in the payload."""
         columns = self.columns
         own_id = message_id(self.number, columns.sequence[slot])
         failure = self.failures.get(slot)
@@ -205,7 +210,7 @@ class Transfer(Replay):
         return replace(lineage, dedup_id=own_id, sent_ms=now) if queue.fifo else lineage
 
     def owed_lineage(self, slot: int) -> Lineage:
-        """The lineage of an OWED message's record, made again: that record may have been left behind by a Base."""
+        """The lineage of an OWED message, computed again, because its Owed record may be older than the Base."""
         queue = self.queues[self.columns.queue[slot]]
         return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.columns.until[slot])
 
@@ -214,7 +219,7 @@ class Transfer(Replay):
         target = self.queues.get(to)
         verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.tenant_of(slot))
         if target is queue and verdict == Reason.REFUSED_FULL:
-            verdict = Reason.ACCEPTED  # it takes the room that it leaves
+            verdict = Reason.ACCEPTED  # the message needs no more room than it frees
         number = self.channels[self.number].last
         if verdict != Reason.ACCEPTED or target is None:
             w0 = Type.ARRIVED | (ArrivedFlag.REFUSED | ArrivedFlag.OVERLAY) << 8 | verdict << 24 | to << 32
@@ -234,7 +239,9 @@ class Transfer(Replay):
 
     @staticmethod
     def _expiry_s(target: QueueState, reason: int, sent_ms: int, now: int) -> int:
-        """Retention runs from the first enqueue; a message that came because it had expired gets a new one."""
+        """The expiry of an arriving message. Retention counts from the first send, but from now for a message that
+        was dead-lettered because it expired.
+        """
         start_ms = now if reason == Reason.EXPIRY_DEAD_LETTER else sent_ms
         return -(-(start_ms + target.policy.retention_ms) // 1000)
 
@@ -252,9 +259,10 @@ class Transfer(Replay):
         return Reason.ACCEPTED
 
     def has_moved(self, queue: QueueState, group: int) -> bool:
-        """Whether messages of a FIFO group belong to another shard since the queue grew: then none comes here again.
+        """Whether a FIFO group belongs to another shard since the queue grew. If so, this shard accepts none of its
+        messages.
 
-        As long as any is left here, they stay together.
+        While this shard still has a message of the group, the group stays here.
         """
         spread = queue.policy.spread
         if not spread or not queue.fifo or parse(spread).of_hash(group) == self.number:
@@ -262,13 +270,15 @@ class Transfer(Replay):
         return self.lines.find(queue.number, group, 0) == NIL
 
     def _settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
-        """What became of channel entries: accepted ones are gone from here, refused ones are back, and wait."""
+        """Apply the destination's results: accepted messages are removed here, refused ones return to their queue. A
+        refused dead letter is retried after a backoff.
+        """
         channel = self.channels[shard]
         columns = self.columns
         for number, verdict in results:
             slot = channel.unsettled.get(number)
             if slot is None:
-                continue  # settled before: the answer was sent twice
+                continue  # settled before: the destination answered twice
             queue = self.queues[columns.queue[slot]]
             _, _, to, reason = self.owed_to[slot]
             until = now
@@ -322,13 +332,13 @@ class Transfer(Replay):
         self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))
 
     def _go_back(self, job: Job | None, sequence: int, now: int) -> None:
-        """The job comes to this message once more."""
+        """Make the job examine this message again."""
         if job is not None and sequence <= job.cursor and job.state != "CANCELLING":
             self.job_place.pop(job.id, None)
             self._set_job(replace(job, cursor=sequence - 1), now)
 
     def _wait_for_room(self, job: Job, sequence: int, to: int, now: int) -> None:
-        """A message's destination is full: the job goes back to it, after a pause that grows."""
+        """Make the job go back to a message whose destination is full, after an exponential backoff."""
         if job.state != "RUNNING" or job.again_ms > now:
             self._go_back(job, sequence, now)
             return
@@ -345,9 +355,10 @@ class Transfer(Replay):
         return f"Queue {name}" if name else "The queue that the messages came from"
 
     def retry_refused(self, now: int, bytes_end: int) -> None:
-        """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them.
+        """Retry refused transfers whose backoff has ended, if their queue still has a dead-letter queue; otherwise
+        the messages become DEAD.
 
-        It stops when the open frame has `bytes_end` bytes; the others stay due.
+        Stops when the open frame has `bytes_end` bytes. The rest stays due.
         """
         columns = self.columns
         for slot in list(islice(self.doomed_due, self.limits.retries_max)):
@@ -365,11 +376,11 @@ class Transfer(Replay):
                 self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
 
     def unsettled(self) -> dict[int, tuple[int, int]]:
-        """Destination shard → (all settled up to, newest entry), where something is under way."""
+        """Destination shard → (all settled up to, newest entry), for channels with unsettled entries."""
         return {shard: (way.settled, way.last) for shard, way in self.channels.items() if way.unsettled}
 
     def pending_entries(self, shard: int, after: int, limit: int) -> list[Entry]:
-        """Entries that are owed and not settled, in order. The host sends only those whose frame is committed."""
+        """Entries that are owed and not settled, in order. The host sends only entries whose frame is committed."""
         channel = self.channels.get(shard)
         entries: list[Entry] = []
         if channel is None:
@@ -384,7 +395,7 @@ class Transfer(Replay):
 
     def _set_job(self, job: Job, now: int) -> None:
         if job.ended_ms and job.listed:
-            job = replace(job, selection="")  # a long list that nobody needs any more
+            job = replace(job, selection="")  # the list of ids can be long and is no longer needed
         data = json.dumps(job.values(), separators=(",", ":"), sort_keys=True).encode()
         w6 = self.frame.put(data)
         self.frame.add(Type.JOB_SET | job.source << 32, 0, now, 0, 0, 0, w6, 0)

@@ -1,8 +1,8 @@
 """Every invariant of a shard, as assertions. `validate()` runs after each step in tests.
 
-The hard ones: a message has at most one holder, and only while it is IN_FLIGHT; what can be leased is VISIBLE and
-nothing else; a lease that runs has a timer, so it comes back; a deduplication key names one message; an OWED message
-stands on exactly one channel; epochs only rise. The others say that every index agrees with the columns.
+The main invariants: a message has at most one holder, and only while it is IN_FLIGHT; only VISIBLE messages can be
+leased; a running lease has a timer, so the message returns; a deduplication key names one message; an OWED message is
+on exactly one channel; epochs only rise. The others check that every index agrees with the columns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Validate(ShardState):
             assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"
 
     def _validate_names(self) -> None:
-        """What is kept by queue or by job names only those that are there: nothing is left of one that is gone."""
+        """Tables by queue or by job name only existing ones: no entry is left of a queue or job that is gone."""
         queues, lines = self.queues, self.lines
         having = {number for number, queue in queues.items() if queue.visible}
         assert having <= self.filled, "a queue that has something to give is passed over"
@@ -126,7 +126,7 @@ class Validate(ShardState):
         assert not in_lines, "a message is in no line of its queue"
 
     def _ringed_lines(self, queue: QueueState) -> set[int]:
-        """The lines that the choice can reach."""
+        """The lines that the ready order can reach."""
         lines = self.lines
         reached: set[int] = set()
         for priority, lane in queue.ready.lanes.items():
