@@ -320,4 +320,4 @@ def test_no_tenant_is_remembered_for_messages_that_are_gone(bench: Bench) -> Non
     bench.receive(1)
     assert [view.state for view in bench.messages(1)] == [State.IN_FLIGHT]
     bench.shard.purge(1, bench.now)
-    assert bench.shard.tenants == bench.shard.queues[1].ready.in_flight == {}
+    assert bench.shard.loose_groups == bench.shard.queues[1].ready.in_flight == {}

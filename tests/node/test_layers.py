@@ -27,7 +27,7 @@ INTERNALS = {
     "redriven",
     "refusals",
     "requests",
-    "tenants",
+    "loose_groups",
     "uncharged",
 }
 SOURCE = Path(batonq.__file__).parent

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from batonq.core.commands import Arrival
 from batonq.core.ids import key_hash
 from batonq.core.records import ArrivedFlag, Reason, Type
-from batonq.core.shard.queue_search import Seeking
+from batonq.core.shard.queue_search import QueueSearch
 from batonq.core.shard.replay import skip
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX
 from batonq.errors import LogCorrupt
 
 
-class Arrivals(Seeking):
+class Arrivals(QueueSearch):
     def settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """Apply the destination's answer: (number, verdict) of entries that this shard owed it."""
         self._settle(shard, results, self.begin(now))
@@ -64,8 +64,8 @@ class Arrivals(Seeking):
 
     def _arrive(self, arrival: Arrival, now: int) -> int:
         target = self.queues.get(arrival.queue)
-        tenant = key_hash(arrival.group) if arrival.group else 0
-        verdict = self._acceptance(target, arrival.fifo, len(arrival.payload), tenant)
+        group = key_hash(arrival.group) if arrival.group else 0
+        verdict = self._acceptance(target, arrival.fifo, len(arrival.payload), group)
         w5 = arrival.source_shard | arrival.number << 16
         if verdict != Reason.ACCEPTED or target is None:
             w0 = Type.ARRIVED | ArrivedFlag.REFUSED << 8 | verdict << 24 | arrival.queue << 32
@@ -77,10 +77,10 @@ class Arrivals(Seeking):
         count = 0 if redriven else arrival.receive_count
         expires_s = self._expiry_s(target, arrival.reason, sent_ms, now)
         flags = 0
-        prefix = ARRIVED_PREFIX.pack(tenant, arrival.origin)
+        prefix = ARRIVED_PREFIX.pack(group, arrival.origin)
         if arrival.redriven or arrival.maximum:
             flags = int(ArrivedFlag.NOTED)
-            prefix = ARRIVED_NOTED.pack(tenant, arrival.origin, arrival.redriven, arrival.maximum)
+            prefix = ARRIVED_NOTED.pack(group, arrival.origin, arrival.redriven, arrival.maximum)
         w6 = self.frame.put(prefix + arrival.payload)
         sequence = self.next_sequence
         slot = self.columns.allocate()
@@ -96,7 +96,7 @@ class Arrivals(Seeking):
             count,
             expires_s,
             arrival.priority,
-            tenant,
+            group,
             position,
             skip(w6, len(prefix)),
         )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from batonq.core.records import State
 from batonq.core.shard.columns import DELTA_MAX, NIL, counted, halves_of
-from batonq.core.shard.move_records import Moves
+from batonq.core.shard.move_records import MoveRecords
 from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.state import NO_TIMER
 
@@ -30,7 +30,7 @@ IN_FLIGHTS = array("B", [_IN_FLIGHT]) * RUN_MAX
 _NO_TIMERS = array("Q", [NO_TIMER]) * RUN_MAX
 
 
-class Runs(Moves):
+class ColumnarApply(MoveRecords):
     # --- sends -------------------------------------------------------------------------------------
 
     def _on_sends(
@@ -45,7 +45,7 @@ class Runs(Moves):
         extents: array[int],
         size: int,
         visibles: array[int] | None = None,
-        tenants: array[int] | None = None,
+        groups: array[int] | None = None,
         maxima: Sequence[int] | None = None,
     ) -> None:
         """Apply new messages with consecutive sequences and positions. The caller has taken the slots off the free
@@ -62,8 +62,8 @@ class Runs(Moves):
             self._fill_slots(queue, slots, sequences[0], time, expires, priorities, position, extents)
         if maxima is not None:
             self.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
-        if queue.fifo or visibles is not None or tenants is not None:
-            self._enter_each(queue, slots, time, visibles, tenants)
+        if queue.fifo or visibles is not None or groups is not None:
+            self._enter_each(queue, slots, time, visibles, groups)
         else:
             self._enter_ready(queue, slots, priorities)
         self._count_sends(queue, count, size, sequences[-1] + 1)
@@ -89,9 +89,9 @@ class Runs(Moves):
         slots: Sequence[int],
         time: int,
         visibles: array[int] | None,
-        tenants: array[int] | None,
+        groups: array[int] | None,
     ) -> None:
-        groups = tenants if tenants is not None else array("Q", bytes(8 * len(slots)))
+        groups = groups if groups is not None else array("Q", bytes(8 * len(slots)))
         if queue.fifo and visibles is None:
             lines, ready, number = self.lines, queue.ready, queue.number
             for slot, group in zip(slots, groups, strict=True):

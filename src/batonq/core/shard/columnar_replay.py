@@ -9,7 +9,7 @@ from array import array
 
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, Type
-from batonq.core.shard.columnar_apply import FIRST_LEASE, FREES, IN_FLIGHTS, RUN_MAX, Runs
+from batonq.core.shard.columnar_apply import FIRST_LEASE, FREES, IN_FLIGHTS, RUN_MAX, ColumnarApply
 from batonq.core.shard.columns import as_run, counted, halves_of
 from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.state import decode_notes
@@ -20,7 +20,7 @@ RUN_TYPES = (int(Type.SENT), int(Type.LEASED), int(Type.DELETED))
 _LOW32 = 0xFFFFFFFF
 
 
-class Folding(Runs):
+class ColumnarReplay(ColumnarApply):
     def _fold_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
@@ -54,13 +54,13 @@ class Folding(Runs):
                 kept += words[start << 3 : row << 3]
                 positions += every[start:row]
                 start = row + 1
-        sequences, sent, visible, tenants, extents, tails = (kept[k::8] for k in (1, 2, 3, 4, 6, 7))
+        sequences, sent, visible, groups, extents, tails = (kept[k::8] for k in (1, 2, 3, 4, 6, 7))
         halves = halves_of(tails)
         slots = range(slot, slot + count)
         if (
             count > RUN_MAX
             or sent != visible
-            or tenants != same("Q", 0, count)
+            or groups != same("Q", 0, count)
             or halves[0::2] != counted("I", slots)
             or sequences != counted("Q", range(sequences[0], sequences[0] + count))
         ):

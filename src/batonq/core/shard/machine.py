@@ -15,13 +15,13 @@ from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.persist import Persist
 from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.receipt_commands import Holding
+from batonq.core.shard.receipt_commands import ReceiptCommands
 from batonq.core.shard.state import Failure
 from batonq.core.shard.validate import Validate
 from batonq.core.spread import Hint, parse, takes
 
 
-class Shard(Holding, Persist, Validate):
+class Shard(ReceiptCommands, Persist, Validate):
     # --- the frame ---------------------------------------------------------------------------------
 
     def begin_frame(self, number: int) -> None:
@@ -108,7 +108,7 @@ class Shard(Holding, Persist, Validate):
             lines.queue[line] == number
             and lines.key[line]
             and lines.head[line] != NIL
-            and there.of_hash(lines.tenant(line, fifo=True)) != self.number
+            and there.of_hash(lines.group(line, fifo=True)) != self.number
             for line in range(len(lines.key))
         )
 

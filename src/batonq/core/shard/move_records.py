@@ -16,7 +16,7 @@ from batonq.errors import LogCorrupt
 _DELAYED, _VISIBLE, _OWED, _DEAD = map(int, (State.DELAYED, State.VISIBLE, State.OWED, State.DEAD))
 
 
-class Moves(ShardState):
+class MoveRecords(ShardState):
     def _on_owed(
         self, queue: QueueState, slot: int, time: int, shard: int, number: int, to: int, reason: int, position: int
     ) -> None:
@@ -49,13 +49,13 @@ class Moves(ShardState):
         count: int,
         expires_s: int,
         priority: int,
-        tenant: int,
+        group: int,
         position: int,
         w6: int,
     ) -> None:
         self._insert(queue, slot, sequence, position, w6, priority, sent_ms, expires_s)
         self.columns.count[slot] = min(count, COUNT_MAX)
-        self._place(queue, slot, tenant)
+        self._place(queue, slot, group)
         self._enter(queue, slot, _VISIBLE, time)
         queue.arrived += 1
 

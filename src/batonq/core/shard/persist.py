@@ -119,7 +119,7 @@ class Persist(Replay):
         sequence_of = {}
         for slot in self.live_slots():
             sequence_of[slot] = columns.sequence[slot]
-            tenant = self.tenant_of(slot)
+            group = self.group_of(slot)
             messages.append(
                 (
                     columns.sequence[slot],
@@ -137,7 +137,7 @@ class Persist(Replay):
                     columns.position[slot],
                     columns.extent[slot],
                     columns.last[slot],
-                    tenant,
+                    group,
                 )
             )
         messages.sort()
@@ -169,7 +169,7 @@ class Persist(Replay):
     def save(self) -> dict[str, bytes]:
         """The state as sections of a snapshot. Ready lines and timers are saved as they are, so loading only copies."""
         facts = self._facts()
-        facts["tenants"] = sorted(self.tenants.items())
+        facts["tenants"] = sorted(self.loose_groups.items())
         facts["doomed_due"] = list(self.doomed_due)
         facts["gauges"] = [
             [number, queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead, queue.bytes]
@@ -205,7 +205,7 @@ class Persist(Replay):
         self.columns.load(pieces.with_prefix("columns", sections))
         self.lines.load(pieces.with_prefix("lines", sections))
         self._load_facts(facts)
-        self.tenants = dict(facts["tenants"])
+        self.loose_groups = dict(facts["tenants"])
         self.doomed_due = dict.fromkeys(facts["doomed_due"])
         for number, *gauges in facts["gauges"]:
             queue = self.queues[number]
@@ -306,13 +306,13 @@ class Persist(Replay):
             raise LogCorrupt(
                 f"after the dropped front there are {len(live)} messages, the Base says {facts['messages']}"
             )
-        tenants = self.tenants
+        groups = self.loose_groups
         self.queues = {}
         self._load_facts(facts)
         for name in ("dedup", "requests", "producers"):
             getattr(self, name).load(pieces.with_prefix(name, sections))
         self.before_base = 0
-        self.tenants = tenants
+        self.loose_groups = groups
         self._rebuild(live)
 
     def _rebuild(self, live: list[int]) -> None:
@@ -330,14 +330,14 @@ class Persist(Replay):
             self._append_to_queue(queue, slot)
             was_dead = columns.state[slot] == State.OWED and columns.doomed[slot] == State.DEAD
             if queue.fifo and columns.state[slot] != State.DEAD and not was_dead:
-                line = self.lines.find_or_open(queue.number, self.tenants.pop(slot, 0), 0)
+                line = self.lines.find_or_open(queue.number, self.loose_groups.pop(slot, 0), 0)
                 self.lines.append(line, slot)
         for slot in sorted(live, key=lambda slot: (columns.until[slot], columns.sequence[slot])):
             queue = self.queues[columns.queue[slot]]
             state, until = columns.state[slot], columns.until[slot]
             self._enter(queue, slot, state, until)
             if state == State.IN_FLIGHT:
-                queue.ready.lease_began(self.tenants.get(slot, 0))
+                queue.ready.lease_began(self.loose_groups.get(slot, 0))
 
 
 def _encode(value: Any) -> bytes:

@@ -12,7 +12,7 @@ FAR = 2 * PROBES  # distance above which probing for a nearer start pays off
 _GOLDEN = 0x9E3779B1  # 2**32 divided by the golden ratio: its multiples spread evenly, whatever pattern slots have
 
 
-class Seeking(Timers):
+class QueueSearch(Timers):
     def stands(self, queue: QueueState, slot: int, sequence: int) -> bool:
         """Whether the message that was seen in this slot is still there."""
         columns = self.columns

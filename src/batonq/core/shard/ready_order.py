@@ -48,9 +48,9 @@ _LAYOUT = (
 )
 
 
-def line_key(queue: int, tenant: int, priority: int) -> int:
+def line_key(queue: int, group: int, priority: int) -> int:
     """The key of a group's line. FIFO lines pass priority 0, standard lines the priority of their lane."""
-    return (tenant ^ (queue * _QUEUE_MIX) ^ ((priority + 1) * _PRIORITY_MIX)) & _MASK64
+    return (group ^ (queue * _QUEUE_MIX) ^ ((priority + 1) * _PRIORITY_MIX)) & _MASK64
 
 
 class Lane:
@@ -108,12 +108,12 @@ class Lines:
             getattr(self, name).append(value)
         return len(self.key) - 1
 
-    def find(self, queue: int, tenant: int, priority: int) -> int:
+    def find(self, queue: int, group: int, priority: int) -> int:
         """The line of a group, or NIL."""
-        return self._index.find(line_key(queue, tenant, priority), self.key)
+        return self._index.find(line_key(queue, group, priority), self.key)
 
-    def find_or_open(self, queue: int, tenant: int, priority: int) -> int:
-        key = line_key(queue, tenant, priority)
+    def find_or_open(self, queue: int, group: int, priority: int) -> int:
+        key = line_key(queue, group, priority)
         line = self._index.find(key, self.key)
         if line == EMPTY:
             line = self.open(queue, priority)
@@ -121,7 +121,7 @@ class Lines:
             self._index.add(key, line, self.key)
         return line
 
-    def tenant(self, line: int, fifo: bool = False) -> int:
+    def group(self, line: int, fifo: bool = False) -> int:
         """The group of a line; 0 for a line without a key. XOR with the same values a second time recovers the group
         from the key.
         """
@@ -286,20 +286,20 @@ class Ready:
 
     # --- standard queues ---------------------------------------------------------------------
 
-    def add(self, slot: int, tenant: int, priority: int, returned: bool) -> None:
+    def add(self, slot: int, group: int, priority: int, returned: bool) -> None:
         """Add a message of a standard queue that has become VISIBLE."""
         lines = self.lines
         lane = self.lanes.get(priority)
         if lane is None:
             lane = self.lanes[priority] = Lane(priority)
-        if tenant:
-            line = lines.find_or_open(self.queue, tenant, priority)
+        if group:
+            line = lines.find_or_open(self.queue, group, priority)
             if returned:
                 lines.prepend(line, slot)
             else:
                 lines.append(line, slot)
             if lines.ring[line] == NO_RING:
-                lines.enter_ring(lane, line, NOISY if self.noisy(tenant) else QUIET)
+                lines.enter_ring(lane, line, NOISY if self.noisy(group) else QUIET)
         elif returned:
             if lane.returned == NIL:
                 lane.returned = lines.open(self.queue, priority)
@@ -366,7 +366,7 @@ class Ready:
         """Remove a message of a standard queue that is no longer VISIBLE; returns its group."""
         lines = self.lines
         line = lines.unlink(slot)
-        tenant = lines.tenant(line)
+        group = lines.group(line)
         if not lines.count[line]:
             lane = self.lanes[lines.priority[line]]
             if lane.fresh == line:
@@ -378,7 +378,7 @@ class Ready:
             lines.close(line)
             if lane.empty:
                 del self.lanes[lane.priority]
-        return tenant
+        return group
 
     # --- FIFO queues -------------------------------------------------------------------------
 
@@ -448,7 +448,7 @@ class Ready:
         """The next group of the quiet ring. Groups that have become noisy are moved to the noisy ring on the way."""
         lines = self.lines
         while (line := lane.quiet) != NIL:
-            if not self.noisy(lines.tenant(line)):
+            if not self.noisy(lines.group(line)):
                 return line
             lines.leave_ring(lane, line)
             lines.enter_ring(lane, line, NOISY)
@@ -458,44 +458,44 @@ class Ready:
         lines = self.lines
         best = line = lane.noisy
         for _ in range(_LOOK):
-            if self.in_flight.get(lines.tenant(line), 0) < self.in_flight.get(lines.tenant(best), 0):
+            if self.in_flight.get(lines.group(line), 0) < self.in_flight.get(lines.group(best), 0):
                 best = line
             line = lines.ring_next[line]
             if line == lane.noisy:
                 break
         lane.noisy = lines.ring_next[best]
-        if not self.noisy(lines.tenant(best)):
+        if not self.noisy(lines.group(best)):
             lines.leave_ring(lane, best)
             lines.enter_ring(lane, best, QUIET)
         return best
 
-    def noisy(self, tenant: int) -> bool:
-        own = self.in_flight.get(tenant, 0)
+    def noisy(self, group: int) -> bool:
+        own = self.in_flight.get(group, 0)
         if own >= NOISY_MIN and own * NOISY_SHARE > self.in_flight_total:
             return True
-        return bool(self.busy) and own > 0 and self.busy.get(tenant, 0.0) * NOISY_SHARE > self.busy_total > _BUSY_MIN_MS
+        return bool(self.busy) and own > 0 and self.busy.get(group, 0.0) * NOISY_SHARE > self.busy_total > _BUSY_MIN_MS
 
-    def lease_began(self, tenant: int) -> None:
+    def lease_began(self, group: int) -> None:
         self.in_flight_total += 1
-        if tenant:
-            self.in_flight[tenant] = self.in_flight.get(tenant, 0) + 1
+        if group:
+            self.in_flight[group] = self.in_flight.get(group, 0) + 1
 
-    def lease_ended(self, tenant: int, lasted_ms: int) -> None:
+    def lease_ended(self, group: int, lasted_ms: int) -> None:
         self.in_flight_total -= 1
-        if not tenant:
+        if not group:
             return
-        left = self.in_flight.get(tenant, 0) - 1
+        left = self.in_flight.get(group, 0) - 1
         if left > 0:
-            self.in_flight[tenant] = left
+            self.in_flight[group] = left
         else:
-            self.in_flight.pop(tenant, None)
-        self.busy[tenant] = self.busy.get(tenant, 0.0) + lasted_ms
+            self.in_flight.pop(group, None)
+        self.busy[group] = self.busy.get(group, 0.0) + lasted_ms
         self.busy_total += lasted_ms
-        if self.busy_total > _BUSY_MAX_MS or len(self.busy) > _BUSY_TENANTS_MAX:
+        if self.busy_total > _BUSY_MAX_MS or len(self.busy) > _BUSY_GROUPS_MAX:
             self.busy = {key: value / 2 for key, value in self.busy.items() if value > 1.0}
             self.busy_total = sum(self.busy.values())
 
 
 _BUSY_MIN_MS = 60_000.0  # with less processing time in total, shares mean nothing
 _BUSY_MAX_MS = 600_000.0  # above this total, all remembered times are halved
-_BUSY_TENANTS_MAX = 10_000
+_BUSY_GROUPS_MAX = 10_000

@@ -11,7 +11,7 @@ from batonq.core.retry import parse_retry
 from batonq.core.shard.columns import as_run, counted, joined
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.receive_commands import Receiving
+from batonq.core.shard.receive_commands import ReceiveCommands
 from batonq.errors import BatonError, InvalidInput
 
 VISIBILITY_MAX_MS = 43_200_000
@@ -22,7 +22,7 @@ _LEASED_BYTE = bytes((_IN_FLIGHT,))
 _ACKNOWLEDGED = int(Type.DELETED) | int(Reason.ACK) << 24
 
 
-class Holding(Receiving):
+class ReceiptCommands(ReceiveCommands):
     def standing(self, number: int, claim: Claim, now: int) -> Standing:
         columns = self.columns
         slot = claim.slot

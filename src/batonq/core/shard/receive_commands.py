@@ -13,7 +13,7 @@ from batonq.core.records import LeaseFlag, State, Type
 from batonq.core.shard.columnar_apply import FIRST_LEASE
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.send_commands import Sending
+from batonq.core.shard.send_commands import SendCommands
 from batonq.core.shard.state import encode_notes
 from batonq.errors import BatonError, OverLimit
 
@@ -25,7 +25,7 @@ _IN_FLIGHT_FULL = (
 )
 
 
-class Receiving(Sending):
+class ReceiveCommands(SendCommands):
     given_up = 0  # expired or exhausted messages that the current receives have found, in total
 
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:

@@ -8,7 +8,7 @@ from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ArrivedFlag, BaseFlag, LeaseFlag, Reason, ReturnedFlag, SentFlag, State, Type
 from batonq.core.shard.columnar_apply import RUN_MAX
-from batonq.core.shard.columnar_replay import RUN_MIN, RUN_TYPES, Folding, alike_until, part_of
+from batonq.core.shard.columnar_replay import RUN_MIN, RUN_TYPES, ColumnarReplay, alike_until, part_of
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX, decode_notes
@@ -19,7 +19,7 @@ _OVERLAYS_KEPT = 16  # per message that is moved repeatedly, in addition to the 
 _SHARD_BITS = 0xFFFF
 
 
-class Replay(Folding):
+class Replay(ColumnarReplay):
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Apply one committed frame. Raises LogCorrupt if a record does not fit the state."""
         count = len(words) >> 3
@@ -164,11 +164,11 @@ class Replay(Folding):
         redriven = maximum = 0
         if flags & ArrivedFlag.NOTED:
             prefix = ARRIVED_NOTED.size
-            tenant, origin, redriven, maximum = ARRIVED_NOTED.unpack_from(part)
+            group, origin, redriven, maximum = ARRIVED_NOTED.unpack_from(part)
         else:
             prefix = ARRIVED_PREFIX.size
-            tenant, origin = ARRIVED_PREFIX.unpack_from(part)
-        self._on_arrived(queue, slot, w1, w2, w3, count, expires_s, priority, tenant, position, skip(w6, prefix))
+            group, origin = ARRIVED_PREFIX.unpack_from(part)
+        self._on_arrived(queue, slot, w1, w2, w3, count, expires_s, priority, group, position, skip(w6, prefix))
         self._note_arrival(slot, reason, origin, redriven, maximum)
 
     def _on_moved(
@@ -190,10 +190,10 @@ class Replay(Folding):
         old = self.queues[columns.queue[source]]
         line = columns.line[source]
         in_line = old.fifo and not self.before_base and line != NIL
-        tenant = self.lines.tenant(line, True) if in_line else self.tenants.get(source, 0)
+        group = self.lines.group(line, True) if in_line else self.loose_groups.get(source, 0)
         payload_position, payload_extent = columns.position[source], columns.extent[source]
         self._on_arrived(
-            queue, slot, sequence, time, sent_ms, count, expires_s, priority, tenant, position, payload_extent
+            queue, slot, sequence, time, sent_ms, count, expires_s, priority, group, position, payload_extent
         )
         columns.position[slot] = payload_position
         past = self.overlays.get(source, ())
@@ -235,24 +235,24 @@ class Replay(Folding):
         w0, w1, _w2, w3, w4, _, _, w7 = row
         columns = self.columns
         slot = w7 & _LOW32
-        state, doomed, maximum, first_received, leased, tenant, sent_ms = CARRIED_PREFIX.unpack_from(part)
+        state, doomed, maximum, first_received, leased, group, sent_ms = CARRIED_PREFIX.unpack_from(part)
         queue = self._queue(w0 >> 32)
         self._check_free(slot, w1)
         self._insert(queue, slot, w1, position, extent, w0 >> 16 & 0xFF, sent_ms, w7 >> 32)
         columns.state[slot], columns.until[slot] = state, w3
         columns.epoch[slot], columns.count[slot] = w4 & _LOW32, w4 >> 32
         columns.first_received[slot], columns.leased[slot], columns.doomed[slot] = first_received, leased, doomed
-        if tenant:
-            self.tenants[slot] = tenant
+        if group:
+            self.loose_groups[slot] = group
         if maximum:
             self.maxima[slot] = maximum
 
-    def tenant_of(self, slot: int) -> int:
+    def group_of(self, slot: int) -> int:
         """The group of a message, wherever it is stored at the moment."""
         line = self.columns.line[slot]
         if line == NIL:
-            return self.tenants.get(slot, 0)
-        return self.lines.tenant(line, self.queues[self.columns.queue[slot]].fifo)
+            return self.loose_groups.get(slot, 0)
+        return self.lines.group(line, self.queues[self.columns.queue[slot]].fifo)
 
     def carried_prefix(self, slot: int) -> bytes:
         """The prefix of a record that can be a message's first: its state apart from the record's words and the
@@ -265,7 +265,7 @@ class Replay(Folding):
             self.maxima.get(slot, 0),
             columns.first_received[slot],
             columns.leased[slot],
-            self.tenant_of(slot),
+            self.group_of(slot),
             columns.sent[slot],
         )
 

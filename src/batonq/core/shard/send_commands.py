@@ -70,7 +70,7 @@ def group_hash(group: str) -> int:
     return key_hash(group) if group else 0
 
 
-class Sending(Jobs):
+class SendCommands(Jobs):
     def send(self, commands: Sequence[Send], now: int) -> list[Sent]:
         """Send the messages of several requests to one queue; returns one outcome per request. Raises
         QueueDoesNotExist.
@@ -562,10 +562,10 @@ class Sending(Jobs):
             rows[0::8] = array("Q", heads_column)
         if has_keys:
             rows[5::8] = array("Q", keys)
-        tenants = None
+        groups = None
         if any(command.groups):
-            tenants = array("Q", map(group_hash, command.groups))
-            rows[4::8] = tenants
+            groups = array("Q", map(group_hash, command.groups))
+            rows[4::8] = groups
         delays = [policy.delay_ms if delay is None else delay for delay in command.delays_ms]
         visibles = None
         if any(delays) or (policy.delay_ms and not delays):
@@ -573,7 +573,7 @@ class Sending(Jobs):
             rows[3::8] = visibles
         ttls = [policy.retention_ms if ttl is None else ttl for ttl in command.ttls_ms] or [policy.retention_ms] * count
         expires = array("I", [-(-(when + ttl) // 1000) for when, ttl in zip(rows[3::8], ttls, strict=True)])
-        self._write(queue, slots, rows, lengths, now, expires, priorities, visibles, tenants, maxima)
+        self._write(queue, slots, rows, lengths, now, expires, priorities, visibles, groups, maxima)
 
     def _write(
         self,
@@ -585,7 +585,7 @@ class Sending(Jobs):
         expires: array[int],
         priorities: array[int],
         visibles: array[int] | None,
-        tenants: array[int] | None,
+        groups: array[int] | None,
         maxima: Sequence[int] | None,
     ) -> int:
         """Complete the rows of new messages, whose payloads are already in the frame, and apply them; returns the
@@ -605,7 +605,7 @@ class Sending(Jobs):
         frame.extend(rows)
         size = frame.variable_bytes - offset
         self._on_sends(
-            queue, slots, sequences, now, expires, priorities, position, extents, size, visibles, tenants, maxima
+            queue, slots, sequences, now, expires, priorities, position, extents, size, visibles, groups, maxima
         )
         return first
 

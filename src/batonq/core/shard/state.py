@@ -85,7 +85,7 @@ class ShardState:
         self.producers = Producers()
         self.attempts: dict[tuple[int, str], Attempt] = {}
         self.attempt_of: dict[int, tuple[int, str]] = {}  # slot → key of its attempt
-        self.tenants: dict[int, int] = {}  # slot → group, for messages that are in no line
+        self.loose_groups: dict[int, int] = {}  # slot → group, for messages that are in no line
         self.holders: dict[int, str] = {}  # slot in flight → its holder
         self.failures: dict[int, Failure] = {}
         self.maxima: dict[int, int] = {}  # slot → the message's own maximum of receives
@@ -130,9 +130,9 @@ class ShardState:
         if state == _VISIBLE:
             queue.visible += 1
             if not queue.fifo:
-                tenant = self.tenants.pop(slot, 0) if self.tenants else 0
+                group = self.loose_groups.pop(slot, 0) if self.loose_groups else 0
                 leased_before = columns.epoch[slot] > 0 or columns.count[slot] > 0
-                queue.ready.add(slot, tenant, columns.priority[slot], leased_before)
+                queue.ready.add(slot, group, columns.priority[slot], leased_before)
             self.woken.add(queue.number)
             self.filled.add(queue.number)
         elif state == _DELAYED:
@@ -155,7 +155,7 @@ class ShardState:
         """
         line = self.columns.line[slot]
         if state == _DEAD and line != NIL:
-            self.tenants[slot] = self.lines.tenant(line, True)
+            self.loose_groups[slot] = self.lines.group(line, True)
             self.lines.unlink(slot)
         if line != NIL:
             queue.ready.refresh(line)
@@ -168,15 +168,15 @@ class ShardState:
         if state == _VISIBLE:
             queue.visible -= 1
             if not queue.fifo:
-                tenant = queue.ready.remove(slot)
-                if tenant:
-                    self.tenants[slot] = tenant
+                group = queue.ready.remove(slot)
+                if group:
+                    self.loose_groups[slot] = group
         elif state == _IN_FLIGHT:
             queue.in_flight -= 1
             self.holders.pop(slot, None)
-            tenant = self.tenants.get(slot, 0) if self.tenants else 0
+            group = self.loose_groups.get(slot, 0) if self.loose_groups else 0
             lasted = time - columns.sent[slot] - columns.leased[slot]
-            queue.ready.lease_ended(tenant, lasted if lasted > 0 else 0)
+            queue.ready.lease_ended(group, lasted if lasted > 0 else 0)
             if slot in self.attempt_of:
                 self._end_attempt(self.attempt_of[slot])
         elif state == _DELAYED:
@@ -268,7 +268,7 @@ class ShardState:
         when the message ends.
         """
         return (
-            self.tenants,
+            self.loose_groups,
             self.failures,
             self.maxima,
             self.kept_maxima,
@@ -318,7 +318,7 @@ class ShardState:
         sequence: int,
         time: int,
         visible_ms: int,
-        tenant: int,
+        group: int,
         expires_s: int,
         priority: int,
         maximum: int,
@@ -328,21 +328,21 @@ class ShardState:
         self._insert(queue, slot, sequence, position, w6, priority, time, expires_s)
         if maximum:
             self.maxima[slot] = maximum
-        self._place(queue, slot, tenant)
+        self._place(queue, slot, group)
         if visible_ms <= time:
             self._enter(queue, slot, _VISIBLE, time)
         else:
             self._enter(queue, slot, _DELAYED, visible_ms)
         queue.sent += 1
 
-    def _place(self, queue: QueueState, slot: int, tenant: int) -> None:
+    def _place(self, queue: QueueState, slot: int, group: int) -> None:
         """Store a new message's group: a FIFO message joins its line at once, any other message when it becomes
         VISIBLE.
         """
         if queue.fifo and not self.before_base:
-            self.lines.append(self.lines.find_or_open(queue.number, tenant, 0), slot)
-        elif tenant:
-            self.tenants[slot] = tenant
+            self.lines.append(self.lines.find_or_open(queue.number, group, 0), slot)
+        elif group:
+            self.loose_groups[slot] = group
 
     def _on_dedup(
         self, queue: QueueState, slot: int, sequence: int, time: int, key: int, mark: int, lives: bool
@@ -372,7 +372,7 @@ class ShardState:
         self._enter(queue, slot, _IN_FLIGHT, deadline)
         if not self.before_base:
             self.holders[slot] = holder
-            queue.ready.lease_began(self.tenants.get(slot, 0) if self.tenants else 0)
+            queue.ready.lease_began(self.loose_groups.get(slot, 0) if self.loose_groups else 0)
         queue.received += 1
 
     def _on_extended(self, slot: int, deadline: int, position: int, by_attempt: bool) -> None:

@@ -137,7 +137,7 @@ class Transfer(Replay):
             return shard
         there = parse(spread)
         if self.queues[self.columns.queue[slot]].fifo:
-            way = there.asked(self.tenant_of(slot))
+            way = there.asked(self.group_of(slot))
             passed = self.passed.get(slot, 0)
             if passed >> 16 != to or passed & 0xFFFF not in way:
                 return way[0]
@@ -152,7 +152,7 @@ class Transfer(Replay):
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
             spread = "" if job is None else job.destination_spread or job.origin_spreads.get(str(to), "")
-        return bool(spread) and shard in parse(spread).asked(self.tenant_of(slot))[:-1]
+        return bool(spread) and shard in parse(spread).asked(self.group_of(slot))[:-1]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`. Within this shard the message arrives or is refused at
@@ -217,7 +217,7 @@ class Transfer(Replay):
     def _move_within(self, queue: QueueState, slot: int, to: int, reason: Reason, w6: int, now: int) -> int:
         columns = self.columns
         target = self.queues.get(to)
-        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.tenant_of(slot))
+        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.group_of(slot))
         if target is queue and verdict == Reason.REFUSED_FULL:
             verdict = Reason.ACCEPTED  # the message needs no more room than it frees
         number = self.channels[self.number].last
