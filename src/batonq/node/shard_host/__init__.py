@@ -1,1 +1,3 @@
-"""One shard on the event loop: commands executed in groups, group commit, long polls, timers, recovery, upkeep."""
+"""One shard on the event loop: grouped execution of commands, group commit, long polls, timers, recovery,
+maintenance.
+"""
