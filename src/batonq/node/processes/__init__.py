@@ -1,1 +1,3 @@
-"""Several processes that serve one data directory: each has whole shards, and they ask each other by Unix sockets."""
+"""Several processes that serve one data directory: each has whole shards, and they call each other over Unix
+sockets.
+"""
