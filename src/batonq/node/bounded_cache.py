@@ -19,9 +19,7 @@ class BoundedCache(OrderedDict[K, V]):
         self.size_max = size_max
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Store a value, unless it is too large. `size` counts what the client controls: most often the key's
-        length.
-        """
+        """Store a value, unless it is too large. `size` counts what the client controls, most often the key."""
         if size > self.size_max:
             return
         if len(self) >= self.entries_max and key not in self:

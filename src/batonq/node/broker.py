@@ -136,9 +136,7 @@ class Broker(JobControl):
         self._spreading.stop_waiting()
 
     async def refresh(self) -> bool:
-        """Refresh the catalog before a queue is reported as missing. Returns whether this node's copy was out of
-        date.
-        """
+        """Refresh the catalog before a queue is reported as missing. Returns whether this node's copy was outdated."""
         return await self._catalog.refresh()
 
     def now_ms(self) -> int:
@@ -185,8 +183,9 @@ class Broker(JobControl):
         return Once(name, content, int(self._settings.idempotency_hours * 3_600_000))
 
     def receive(self, queue: Queue, command: Receive, done: Done) -> Waiting | None:
-        """Lease messages, and call `done` with Received or a BatonError. A caller that cannot use them gives them
-        back.
+        """Lease messages, and call `done` with Received or a BatonError.
+
+        A caller that cannot use the messages gives them back.
         """
         command.holder = command.holder[:HOLDER_LENGTH_MAX]
         if len(queue.shards) > 1:
@@ -260,8 +259,9 @@ class Broker(JobControl):
         wait_ms: int,
         holder: str,
     ) -> list[tuple[Queue, Delivery]]:
-        """Lease messages from many queues in one request, shared fairly among the queues. Waits up to `wait_ms` for
-        the first message.
+        """Lease messages from many queues in one request, shared fairly among the queues.
+
+        Waits up to `wait_ms` for the first message.
         """
         if not isinstance(queues, Selection):
             accounts = {queue.account for queue in queues}
@@ -281,8 +281,9 @@ class Broker(JobControl):
         return await self._receive_here(queues, self._shards, max_messages, visibility_ms, wait_ms, holder)
 
     async def give_back_found(self, found: Sequence[tuple[int, Delivery]]) -> None:
-        """Give back messages that will not reach the client. Those that cannot be given back become visible again
-        when their leases expire.
+        """Give back messages that will not reach the client.
+
+        Messages that cannot be given back become visible again when their leases expire.
         """
         for number in {number for number, _ in found}:
             queue = self.queue_by_number(number)
@@ -327,7 +328,7 @@ class Broker(JobControl):
                     self._seal(queue, received)
                     room = max(0, room - sum(map(len, received.bodies)))
                     found += [(queue, delivery) for delivery in received.deliveries()]
-        except BaseException:  # the client disconnected, or no answer can be given: nobody received these messages
+        except BaseException:  # no client received these messages: the client disconnected, or no answer can be given
             give_back(taken)
             raise
         return found
@@ -368,8 +369,8 @@ class Broker(JobControl):
         make: Callable[[Sequence[int], Claims], Command],
         done: Done,
     ) -> None:
-        """Open the receipts, execute a command at each shard that they name, and put each result in the place of its
-        receipt.
+        """Open the receipts, execute a command at each shard that they name, and return the results in the same
+        order.
         """
         if len(queue.shards) == 1:
             claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)

@@ -41,9 +41,7 @@ STOPPED = "The catalog's log failed and is being reopened. Retry."
 
 
 class CatalogHost:
-    """Keeps the catalog served. `current()` is the state decided so far; `change` returns once its change is
-    committed.
-    """
+    """Keeps the catalog served. `current()` is the state decided so far; `change` returns after its commit."""
 
     def __init__(
         self,
@@ -143,7 +141,7 @@ class CatalogHost:
         await self._serve(catalog, log)
 
     async def _serve(self, catalog: Catalog, log: Log) -> None:
-        # drop what was read from the log: shards learn of it when they are opened, and by `on_open`
+        # Drop what was read from the log: shards learn of it when they are opened, and by `on_open`.
         catalog.changed.clear()
         commit = GroupCommit(
             loop=self._loop,
@@ -213,8 +211,9 @@ class CatalogHost:
         self._catalog = self._log = self._commit = None
 
     def _seal(self, catalog: Catalog) -> None:
-        """Collect the changes that shards are told of after the commit. Only committed changes are told, as of that
-        frame: later decisions may still be lost.
+        """Collect the changes that shards are told of after the commit.
+
+        Only committed changes are told, as of that frame: later decisions may still be lost.
         """
         if catalog.frame.finished:
             return  # a part of a Base goes first; the changes in the open frame are told with that frame

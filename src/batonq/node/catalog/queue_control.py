@@ -125,7 +125,7 @@ class Control:
         await self._uncancelled(delete())
 
     async def purge_queue(self, queue: Queue) -> None:
-        """Remove all messages that the queue has now, on all of its shards, even if shards change their owner
+        """Remove all messages that the queue has now, on all of its shards, even if a shard changes its owner
         meanwhile.
         """
 
@@ -137,9 +137,7 @@ class Control:
         await self._uncancelled(purge())
 
     async def _purge_shard(self, queue: int, shard: int) -> None:
-        """Remove the messages that were there at the start, and none that was sent later, even if the owner dies in
-        between.
-        """
+        """Remove the messages that were there at the start, and no later ones, even if the owner dies in between."""
         give_up_s = self._loop.time() + PURGE_S
         point: tuple[int, int] | None = None
         while True:

@@ -261,8 +261,10 @@ class ClusterCatalog(SharedCatalog):
         return clean
 
     async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        """Run a command at the owner. A command that spreads a queue over shards, or gives a shard another kind,
-        needs a log format that all nodes can read.
+        """Run a command at the owner.
+
+        A command that spreads a queue over shards, or gives a shard another kind, needs a log format that all nodes can
+        read.
         """
         catalog = self.current()
         refused = ""

@@ -61,7 +61,7 @@ class ClusterKeeper(ShardKeeper):
             on_state=self._set_state,
             awake=awake,
         )
-        self._followed = False  # when it was closed
+        self._followed = False  # the value of `followed` at the time of `close`
         self._measured = NOT_MEASURED
 
     def _set_state(self, state: KeeperState, why: str) -> None:

@@ -1,8 +1,8 @@
 """The nodes of a cluster, as each describes itself: its address, its load, its clock.
 
-A wall clock is compared with this node's monotonic clock, which nobody sets. So a node whose own clock jumps knows it
-at once, and continues with the time that most nodes have. A published time arrives late and is up to a term old, never
-early. So of the last times that a node published, the one that makes its clock latest is nearest to the truth.
+Wall clocks are compared with this node's monotonic clock, which no operator sets. So a node whose own clock jumps knows
+it at once, and continues with the time that most nodes have. A published time arrives late and is up to a term old, but
+never early. So of the last times that a node published, the one that makes its clock latest is nearest to the truth.
 """
 
 from __future__ import annotations

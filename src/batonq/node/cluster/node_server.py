@@ -130,8 +130,9 @@ def _size(task: asyncio.Task[bytes]) -> int:
 
 
 def _without_leases(call: Call) -> tuple[list[Any], Leases]:
-    """Split the outcomes of a call from the leases of its receives. A receive with an attempt id keeps its leases:
-    the client asks for the same leases again.
+    """Split the outcomes of a call from the leases of its receives.
+
+    A receive with an attempt id keeps its leases: the client asks for the same leases again.
     """
     outcomes = wire.decode_outcomes(call.task.result())
     leases: Leases = []
@@ -201,9 +202,7 @@ class ShardAnswering:
             call.waiting -= 1
 
     def _give_up(self, name: str, call: Call) -> None:
-        """Handle a caller that disconnected. The call is still executed, but the messages of its receives are given
-        back.
-        """
+        """Handle a caller that disconnected. The call is still executed, but its received messages are given back."""
         if call.path.endswith(CANCELLED):
             self._memory.forget(name)
             self._spawn(self._undo(call))

@@ -199,8 +199,9 @@ class OwnershipLoop:
             await asyncio.sleep(pause_s if all(renewed) else RENEW_AGAIN_S)
 
     def _give_up_what_is_lost(self) -> None:
-        """Stop serving shards without a lease: if this node was asleep while it took a shard, the lease may have
-        expired before the shard was served.
+        """Stop serving shards without a lease.
+
+        If this node was asleep while it took a shard, the lease may have expired before the shard was served.
         """
         held = self._leases.held()
         for shard in self.serving():
@@ -214,8 +215,8 @@ class OwnershipLoop:
         return each is not None and each.follower.state in used
 
     async def _meet(self) -> None:
-        """Publish this node's note and read those of the others. Separate from the leases, which must not wait for
-        it.
+        """Publish this node's note and read the others'. The lease renewals run separately, and do not wait for
+        this.
         """
         pause_s = self._settings.lease_s / TERMS
         while True:
@@ -235,8 +236,9 @@ class OwnershipLoop:
             await asyncio.sleep(self._settings.lease_s / TERMS)
 
     async def _renew_one(self, shard: int) -> bool:
-        """Renew a lease, and return whether that succeeded. The request is repeated when there is no answer soon: it
-        may have reached no server.
+        """Renew a lease, and return whether that succeeded.
+
+        The request is repeated when there is no answer soon: it may have reached no server.
         """
         began_s = self._loop.time()
         try:
@@ -282,8 +284,9 @@ class OwnershipLoop:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _let_be_s(self, each: Owned) -> float:
-        """How long a free shard is left to other nodes: longer if its owner was heard of recently, and only could
-        not renew its lease.
+        """How long a free shard is left to other nodes.
+
+        The time is longer if the shard's owner was heard of recently, and only could not renew its lease.
         """
         alive = self._loop.time() - each.follower.heard_s < self._settings.lease_s / 2
         return 0.2 * self._random.random() + (self._settings.lease_s / 2 if alive else 0.0)
@@ -375,14 +378,12 @@ class OwnershipLoop:
             )
 
     async def _take_back(self, shard: int, each: Owned, released_ms: int) -> None:
-        """Take a shard back when the other node is gone or cannot take it, so that clients do not wait for a new
-        owner.
-        """
+        """Take a shard back when the other node is gone or cannot take it, so that clients do not wait for an owner."""
         if self.draining:
             return
         try:
             await each.follower.take(released_ms)
-        except BatonError as problem:  # the other one has it after all; or it is free, and taken like any other
+        except BatonError as problem:  # the other node has it after all; or it is free, and any node takes it
             events.info("not_taken_back", f"{each.follower.name}: {problem.message}", shard=shard)
             return
         self._held_since[shard] = self._loop.time()

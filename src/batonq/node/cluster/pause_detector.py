@@ -1,15 +1,15 @@
 """Detects whether this node was awake all the time.
 
 A process that was stopped, or had no processor, does not know what happened to its leases meanwhile. It resumes its
-work as if no time had passed. A process that was awake, and whose renewals got no answer, knows that nobody told it
-anything.
+work as if no time had passed. A process that was awake, and whose renewals got no answer, knows that it has missed no
+message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-ASLEEP_S = 1.0  # without a beat
+ASLEEP_S = 1.0  # a gap between beats that counts as sleep
 
 
 class Awake:

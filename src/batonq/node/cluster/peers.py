@@ -1,5 +1,6 @@
-"""Requests between nodes: HTTP with a MessagePack body over persistent connections, signed with the cluster's secret
-(signing.py).
+"""Requests between nodes: HTTP with a MessagePack body over persistent connections, signed (signing.py).
+
+The signing key is the cluster's secret.
 """
 
 from __future__ import annotations

@@ -96,8 +96,9 @@ class Routing:
         return self._port(shard, at_once=True)
 
     def _port(self, shard: int, at_once: bool) -> ShardPort:
-        """`at_once`: do not wait for an owner. A call that no owner can have executed raises NotOwner, and may be
-        made to another shard.
+        """`at_once`: do not wait for an owner.
+
+        A call that no owner can have executed then raises NotOwner, and may be made to another shard.
         """
         port = self._ports.get((shard, at_once))
         if port is None:
@@ -122,7 +123,7 @@ class Routing:
         return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
 
     async def _call(self, shard: int, path: str, data: bytes, wait_ms: int, here: Here, at_once: bool = False) -> bytes:
-        """Raises Unavailable when no node serves the shard for too long, or when it is unknown whether the call was
+        """Raises Unavailable when no node serves the shard for too long, or when the call may or may not have been
         executed.
         """
         call = self._new_call()

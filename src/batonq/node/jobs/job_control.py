@@ -269,7 +269,7 @@ class JobControl(Control):
     # --- SQS's move tasks -------------------------------------------------------------------------
 
     async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
-        """Start moving the messages of a dead-letter queue, or the dead messages of another queue, back or to
+        """Start moving the messages of a dead-letter queue, or another queue's dead messages, back or to
         `destination`.
         """
         highest = self._settings.move_rate_max_per_s
@@ -304,9 +304,7 @@ class JobControl(Control):
         return (await _change_parts(parts, lambda port: port.cancel_job(job_id))).job
 
     async def moves(self, source: Queue) -> list[Job]:
-        """The jobs of a queue as SQS's move tasks, newest first. SQS has no pause, so a paused job is shown as
-        running.
-        """
+        """The jobs of a queue as SQS's move tasks, newest first. SQS has no pause: a paused job is shown as running."""
         jobs = [view.job for view in await self._all_jobs(source)]
         return [replace(job, state="RUNNING") if job.state == "PAUSED" else job for job in jobs]
 

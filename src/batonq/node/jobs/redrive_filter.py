@@ -138,7 +138,7 @@ def encode_pick(
     if len(_as_text(filter_, edit, bytes_max)) > SELECTION_BYTES_MAX:
         raise SelectionTooLong
     if listed is not None:
-        # inside the filter: a release that does not know it must not take every message
+        # Inside the filter: a release that does not know it must not take every message.
         filter_["listed"] = pack(listed)
     text = _as_text(filter_, edit, bytes_max)
     decode_pick(text)

@@ -55,7 +55,7 @@ _LOW32 = 0xFFFFFFFF
 _RUN_MIN = 24  # from this length on, building a run by columns is faster
 _FIRST = 1 << 48  # the first epoch, shifted above a sequence
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-# `+` and `/` of the standard alphabet are not ours: they become `!`, which is in neither alphabet
+# `+` and `/` of the standard alphabet are not ours: they become `!`, which is in neither alphabet.
 _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")
 
 assert _HEAD.size + _BODY.size == _SEALED_BYTES

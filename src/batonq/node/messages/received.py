@@ -52,9 +52,7 @@ def nothing_to_give_back() -> None:
 
 @dataclass(slots=True)
 class Received:
-    """The outcome of a Receive: messages as columns. The broker adds the receipts and the function to give messages
-    back.
-    """
+    """The outcome of a Receive: messages as columns. The broker adds the receipts and `give_back`."""
 
     shard: int
     leases: Leases = field(default_factory=lambda: NO_LEASES)

@@ -47,9 +47,7 @@ class NamedQueue(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The available history: shards that can be read, the names of their queues if requested, shards that cannot be
-    read now.
-    """
+    """The available history: readable shards, the names of their queues if requested, and unreadable shards."""
 
     shards: list[ShardHistory]
     queues: dict[int, list[NamedQueue]]
@@ -216,8 +214,9 @@ def _read(piece: Piece, shard: int) -> tuple[bytes, LogError | None]:
 
 
 def check(data: bytes, shard: int, start: int, stop: int) -> None:
-    """Check that these are the frames `start` to `stop` of a shard, each valid and linked to the one before. Raises
-    LogCorrupt.
+    """Check that these are the frames `start` to `stop` of a shard, each valid and linked to the one before.
+
+    Raises LogCorrupt.
     """
     chain = Chain(shard, None, start)
     chain.digest = None

@@ -1,5 +1,5 @@
-"""The status page, shown when a browser opens the node's address. It works without JavaScript; with it, it updates
-itself.
+"""The status page, shown when a browser opens the node's address. It works without JavaScript, which adds live
+updates.
 """
 
 from __future__ import annotations

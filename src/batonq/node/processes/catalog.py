@@ -50,9 +50,7 @@ AskFrames = Callable[[bytes, int], Awaitable[bytes]]
 
 
 class ProcessCatalog(SharedCatalog):
-    """`ask_frames` asks the first process; None: this process is the first. `others` gives the other running
-    processes.
-    """
+    """`ask_frames` asks the first process; None: this process is the first. `others` lists the other running ones."""
 
     def __init__(
         self,
@@ -110,8 +108,9 @@ class ProcessCatalog(SharedCatalog):
         return changed
 
     async def _all_told(self) -> None:
-        """Wait until all running processes know what is committed. A process that does not follow is not waited for
-        long: it learns of the change on its own.
+        """Wait until all running processes know what is committed.
+
+        A process that does not follow is not waited for long: it learns of the change on its own.
         """
         if self._log is None:
             return
@@ -200,9 +199,7 @@ class ProcessCatalog(SharedCatalog):
             await asyncio.sleep(pause_s)
 
     async def _read_on(self, wait_ms: int) -> None:
-        """Fold the new frames. A replica that is read from the beginning replaces the old one when it reaches the
-        end.
-        """
+        """Fold the new frames. A replica read from the beginning replaces the old one when it reaches the end."""
         assert self._ask_frames is not None
         chain = self._chain
         asked = msgspec.msgpack.encode((self._number, chain.number if chain is not None else 0, wait_ms))

@@ -1,7 +1,7 @@
-"""One process of several that serve a data directory: it always owns the same shards, and asks the others for
-theirs.
+"""One process of several that serve a data directory: it has its own shards, and asks the others for theirs.
 
-It is a plain node over the embedded log that reaches other shards with a cluster's routing.
+It always owns the same shards. It is a plain node over the embedded log that reaches other shards with a cluster's
+routing.
 """
 
 from __future__ import annotations

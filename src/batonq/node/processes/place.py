@@ -1,6 +1,4 @@
-"""Which process has which shards, and which processes are running: the supervisor decides, and this module records
-it.
-"""
+"""Records which process has which shards, and which processes are running. The supervisor decides both."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def socket_path(data: str, number: int) -> str:
 
 
 class ToldOwners:
-    """Who owns what, for routing. `up` has the processes that can be asked, each with a number that changes at every
+    """Who owns what, for routing. `up` has the processes that can be asked, each with a number that is new at every
     start.
     """
 

@@ -89,7 +89,7 @@ class Channels:
         self.look(keeper)  # entries that became owed while the pump was ending
 
     async def _pump(self, source: int, destination: int, host: ShardHost) -> None:
-        """Run while the source owes the destination anything. The pump ends with the host, and a new pump takes
+        """Run while the source owes the destination anything. When the host ends, the pump ends and a new one takes
         over.
         """
         pause_s = RETRY_FIRST_S

@@ -38,7 +38,7 @@ MATCHED_PER_TURN = 200  # names matched before other requests get a turn: at mos
 KNOWN_MAX = 200_000  # queues for which a selection remembers whether it includes them
 Found = tuple[int, Delivery]  # with the number of its queue
 GiveBack = Callable[[Sequence[Found]], Awaitable[None]]
-# port, maximum number of messages, milliseconds to wait
+# Port, maximum number of messages, milliseconds to wait.
 AskOne = Callable[[ShardPort, int, int], Coroutine[Any, Any, list[Found]]]
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
 
@@ -69,7 +69,7 @@ class Selection:
         self._wildcards = Wildcards(wildcards) if wildcards else None
         self._name_set = frozenset(self._names)
         self._known: dict[int, bool] = {}
-        # per queue: the catalog's version, and whether the queue is left out
+        # Per queue: the catalog's version, and whether the queue is left out.
         self._left_out: dict[int, tuple[int, bool]] = {}
         self._version = -1
         self._shards: set[int] = set()
@@ -175,7 +175,7 @@ class Watch:
     def serve(self, host: ShardHost, queues: Sequence[int], budget: ServingBudget) -> None:
         hosts = {queue: [host] for queue in queues}
         taken = take(self.selection, hosts, self.max_messages, self.visibility_ms, self.holder, budget)
-        if taken and host.serving:  # else the leases are never committed, and everyone was told so
+        if taken and host.serving:  # else the leases are never committed, and every client was told so
             self.taken = taken
             self.leave()
             host.commit.release(self.future)
@@ -356,7 +356,7 @@ async def _committed(taken: list[Taken]) -> list[Taken]:
 
 
 def give_back(taken: list[Taken]) -> None:
-    """Give the messages back: the client disconnected, and nobody received them."""
+    """Give the messages back: the client disconnected and did not receive them."""
     for part in taken:
         try:
             part.host.give_back(part.queue, part.leases.claims())

@@ -40,12 +40,13 @@ class ShardOperations(Protocol):
         """Lease messages of any queues whose names match, each with its queue's number; see multi_queue_receive.py."""
 
     async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
-        """What the shard has of a queue. Waits up to `wait_ms` for any message; `waiting` long polls depend on the
-        answer.
+        """What the shard has of a queue, after waiting up to `wait_ms` for any message.
+
+        `waiting` is the number of long polls that depend on the answer.
         """
 
     async def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
-        """Give back leases whose answer never left: nobody got the messages, and no receive is counted."""
+        """Give back leases whose answer never left: no client got the messages, and no receive is counted."""
 
     async def counters(self, queue: int) -> Counters: ...
 
@@ -99,8 +100,9 @@ class ShardOperations(Protocol):
 
 class ShardPort(ShardOperations, Protocol):
     def submit(self, command: Command, done: Done) -> Waiting | None:
-        """Execute a command, and call `done` with its outcome or a BatonError. The outcome of a Receive is Received,
-        without receipts.
+        """Execute a command, and call `done` with its outcome or a BatonError.
+
+        The outcome of a Receive is Received, without receipts.
         """
 
 

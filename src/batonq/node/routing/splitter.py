@@ -72,7 +72,7 @@ class Spreading:
         self._refresh = refresh
         self._first_turn = first_turn  # nodes should not all begin with the same shard
         self._turns: dict[int, int] = {}  # queue → whose turn it is to get messages without a key
-        # hints of other nodes: (queue, shard) → (when, hint)
+        # Hints of other nodes: (queue, shard) → (when, hint).
         self._known: dict[tuple[int, int], tuple[float, Hint]] = {}
         self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -115,8 +115,9 @@ class Spreading:
     # --- sending --------------------------------------------------------------------------------
 
     async def send(self, queue: Queue, command: Send, first_try: bool) -> Results:
-        """Send messages. Returns one result per message, in order. `first_try`: an SDK says that this is its first
-        attempt.
+        """Send messages. Returns one result per message, in order.
+
+        `first_try`: an SDK says that this is its first attempt.
         """
         name = command.request
         if not command.is_keyed(queue.fifo):
@@ -132,8 +133,9 @@ class Spreading:
         return offering.results
 
     async def send_moved(self, queue: Queue, command: Send, results: Results) -> Results:
-        """Send on the messages that the asked shard no longer accepts: those of a queue that was on one shard, or
-        those without a key.
+        """Send on the messages that the asked shard no longer accepts.
+
+        These are messages of a queue that was on one shard, or messages without a key.
         """
         if not any(isinstance(result, NotOwner) for result in results):
             return results
@@ -147,7 +149,7 @@ class Spreading:
     def _sending(self, queue: Queue, command: Send, name: int) -> Offering:
         async def offer(shard: int, places: list[int], turn: int) -> Results:
             some = command.pick(places)
-            # the shard may know another part by that name
+            # The shard may know another part by that name.
             by = key_hash(name, "moved", turn) | AWAY if name and turn > 1 else name
             if shard == ANY:
                 return await self._send_anywhere(queue, some)
@@ -156,8 +158,9 @@ class Spreading:
         return self._offering(queue, command, offer, name, queue.shard if len(queue.shards) == 1 else ANY)
 
     def _offering(self, queue: Queue, command: Send, offer: Offer, name: int, unkeyed: int = ANY) -> Offering:
-        """Plan the ways of the messages. Messages without a key follow the hash of the request's name; without a
-        name, they begin at `unkeyed`.
+        """Plan the ways of the messages.
+
+        Messages without a key follow the hash of the request's name. Without a name, they begin at `unkeyed`.
         """
 
         def ways(queue: Queue, unkeyed: int) -> list[list[int]]:
@@ -361,8 +364,9 @@ class Spreading:
         return task
 
     async def _fresh_hints(self, queue: Queue) -> dict[int, Hint]:
-        """The hints of all shards, asked for now. A shard that cannot be asked, or does not answer, is left out.
-        Raises when all shards are left out.
+        """The hints of all shards, asked for now.
+
+        A shard that cannot be asked, or does not answer, is left out. Raises when all shards are left out.
         """
         asking = {shard: self._loop.create_task(self._hint(queue, shard)) for shard in queue.shards}
         try:
@@ -505,8 +509,9 @@ def summed(parts: Sequence[Counters]) -> Counters:
 async def joined(
     count: int, parts: dict[int, list[int]], act: Callable[[int, list[int]], Awaitable[Sequence[T | BatonError]]]
 ) -> list[T | BatonError]:
-    """The results of all parts, each in its place. A failed part has its problem in each of its places. When all
-    parts failed, the problem is raised.
+    """The results of all parts, each in its place.
+
+    A failed part has its problem in each of its places. When all parts failed, the problem is raised.
     """
     answers = await asyncio.gather(
         *(act(shard, places) for shard, places in parts.items()), return_exceptions=len(parts) > 1

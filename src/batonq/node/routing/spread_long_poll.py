@@ -46,7 +46,7 @@ class Room:
         self._free = asyncio.Event()  # a receive arrived, or returned from a try
 
     def enter(self, max_messages: int) -> Poll:
-        """Add a waiting receive. Raises BatonError, and adds nothing, while this node does not know the queue's
+        """Add a waiting receive. Raises BatonError, and adds nothing, while this node cannot tell the queue's
         shards.
         """
         self._look_at_all()
@@ -65,7 +65,7 @@ class Room:
             self._tasks.clear()
 
     def again(self, poll: Poll) -> None:
-        """Let a receive whose try found nothing wait on, before those that came later."""
+        """Let a receive whose try found nothing wait on, ahead of later receives."""
         poll.woken = self._loop.create_future()
         if poll.tried is not None and not poll.tried.done():
             poll.tried.set_result(None)

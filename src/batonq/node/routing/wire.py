@@ -111,7 +111,7 @@ class _Alone(Struct, array_like=True, tag=4, gc=False):
     """See ALONE."""
 
 
-# the outcome of a receive for which the answer had no space: the receive is repeated in a call of its own
+# The outcome of a receive for which the answer had no space: the receive is repeated in a call of its own.
 ALONE = _Alone()
 _OUTCOMES = {form.plain: form for form in (_sent, _received)}
 _PLAIN = {form.struct: form for form in (*_COMMANDS.values(), *_OUTCOMES.values(), _leases)}

@@ -1,3 +1,1 @@
-"""One shard on the event loop: grouped execution of commands, group commit, long polls, timers, recovery,
-maintenance.
-"""
+"""One shard on the event loop: execution in groups, group commit, long polls, timers, recovery, maintenance."""

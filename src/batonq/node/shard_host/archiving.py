@@ -27,9 +27,7 @@ Copy = Callable[[int], Awaitable[tuple[int, str]]]  # shard → (first frame tha
 
 
 class Archiving:
-    """One per node. `step` starts a copy when there is something to copy; `until` says how far a log may be
-    shortened.
-    """
+    """One per node. `step` starts a copy when there is something to copy; `until` limits how far a log is truncated."""
 
     def __init__(
         self, settings: Settings, alarms: AlarmBoard, now_ms: Callable[[], int], copy: Copy | None = None

@@ -178,8 +178,9 @@ class GroupCommit:
         return self._failed
 
     def point(self) -> asyncio.Future[None] | None:
-        """The future that a reply decided just now must wait for; None: nothing to wait for. After a failure the
-        future already has an error.
+        """The future that a reply decided just now must wait for; None: nothing to wait for.
+
+        After a failure the future already has an error.
         """
         if self._machine.frame.filled:
             future = self._loop.create_future()

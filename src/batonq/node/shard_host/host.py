@@ -125,7 +125,7 @@ class ShardHost:
             try:
                 await point
             except BaseException:
-                point.cancel()  # if the future is not done, nobody waits for it any more
+                point.cancel()  # if the future is not done, no caller waits for it any more
                 raise
         self.serving = True
         self.jobs.begin(self._clock.now_ms())
@@ -184,8 +184,9 @@ class ShardHost:
             raise
 
     def begin(self, *, adds: bool = False) -> int:
-        """Check that a command can be accepted, and return the current time. A command that `adds` messages needs
-        more free space.
+        """Check that a command can be accepted, and return the current time.
+
+        A command that `adds` messages needs more free space.
         """
         if not self.serving:
             raise Unavailable(self.why)
@@ -469,8 +470,9 @@ class ShardHost:
             self._arm()
 
     def tick(self) -> bool:
-        """Do what is due now, after the clock was moved. Returns False when the disk is full; the work is done once
-        it is not.
+        """Do what is due now, after the clock was moved.
+
+        Returns False when the disk is full. The work is then done once there is space.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -524,8 +526,9 @@ class ShardHost:
         self.polls.woken()
 
     def purge(self, queue: int, through: int | None) -> tuple[int, bool]:
-        """Do one step of a purge up to sequence `through` (None: all messages). Returns the number of messages
-        removed, and whether the purge is complete.
+        """Do one step of a purge up to sequence `through` (None: all messages).
+
+        Returns the number of messages removed, and whether the purge is complete.
         """
         return self.run(self.shard.purge, queue, self.begin(), through)
 

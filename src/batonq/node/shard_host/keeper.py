@@ -169,9 +169,7 @@ class ShardKeeper:
             self._on_commit(self)
 
     def _failed(self, problem: BaseException) -> None:
-        """The host has ended. Its log is closed on the next turn, because the failed append may still be running in
-        it.
-        """
+        """The host has ended. Its log is closed on the next turn: the failed append may still be running."""
         host, self._host = self._host, None
         if self.state is not KeeperState.SERVING or host is None:
             return  # while opening, `open` raises the error

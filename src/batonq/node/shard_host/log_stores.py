@@ -107,8 +107,9 @@ class DirectoryLogs:
 
 
 class HeldLeases:
-    """Ownership of shards whose lease is already held: gives them a new epoch. Leases are released when the node
-    stops.
+    """Ownership of shards whose lease is already held: gives them a new epoch.
+
+    The leases are released when the node stops.
     """
 
     def __init__(self, leases: Leases) -> None:

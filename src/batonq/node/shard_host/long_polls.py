@@ -34,7 +34,7 @@ BATCH_MAX = 256  # queues that the watchers are asked about in one call
 
 
 class Host(Protocol):
-    """The host at which they wait."""
+    """The host at which the receives wait."""
 
     shard: Shard
     log: Log
@@ -60,7 +60,7 @@ class LongPolls:
         self._ready: list[int] = []  # queues with messages that
         self._to_ask: deque[Watcher] = deque()  # these watchers have not been asked about yet
         self._retry: asyncio.TimerHandle | None = None
-        self.answers_at_once = False  # set while the node is stopping: nobody may wait
+        self.answers_at_once = False  # set while the node is stopping: no receive may wait
 
     # --- adding and removing waiters ------------------------------------------------------------
 
@@ -121,8 +121,9 @@ class LongPolls:
             self._waiters.remove_hint(wait)
 
     def watch(self, watcher: Watcher, unseen: bool = False) -> None:
-        """Add a watcher. `unseen`: the shard refused to report what it has, so all its queues are checked as soon as
-        possible.
+        """Add a watcher.
+
+        `unseen`: the shard refused to report what it has, so all its queues are checked as soon as possible.
         """
         if not self._host.serving:
             raise Unavailable(self._host.why)
@@ -147,7 +148,7 @@ class LongPolls:
             try:
                 now_ms = host.begin()
             except BatonError:
-                # those who go on to wait are served when the shard can serve again
+                # Those who go on to wait are served when the shard can serve again.
                 self._unserved[command.queue] = None
                 return None
             if self._waiters.count(command.queue):
@@ -235,7 +236,7 @@ class LongPolls:
         return [number for number in queues if number in states and states[number].visible]
 
     def serve_first(self, queue: int, newcomers: int) -> None:
-        """Serve those who already wait on a queue before the newcomers."""
+        """Serve the long polls that already wait on a queue before the newcomers."""
         for _ in range(newcomers):
             self._serve_polls(queue, self._begin_serving())
             if queue not in self._unserved:

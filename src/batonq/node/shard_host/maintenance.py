@@ -183,15 +183,16 @@ class Maintenance:
             while not done and host.serving:
                 state = host.shard.queues.get(queue)
                 if state is None or (state.messages and state.messages == state.owed):
-                    break  # messages on their way to another shard go when they are settled
+                    break  # messages on their way to another shard are removed when they are settled
                 _, done = host.purge(queue, None)
                 point = host.point()
                 if point is not None:
                     await point
 
     def _consider_snapshot(self, number: int, shard: Shard, standing: _Standing) -> None:
-        """Start a snapshot when it is due. The time to read a log grows with its bytes, and with its frames when
-        they are short.
+        """Start a snapshot when it is due.
+
+        The time to read a log grows with its bytes, and with its frames when they are short.
         """
         if self._make_snapshot is None or self._snapshot is not None:
             return
@@ -216,9 +217,7 @@ class Maintenance:
         standing.since_s = self._clock.monotonic()
 
     async def rotate_receipt_key(self) -> None:
-        """Start using a new receipt key when it is time, and make sure that the keys in use are those of the
-        catalog.
-        """
+        """Start using a new receipt key when it is time, and keep the keys in use equal to the catalog's."""
         if not self._catalog.owned:
             return
         catalog = self._catalog.current()

@@ -111,8 +111,9 @@ class Truncation:
         return True
 
     def _has_room(self, slots: list[int]) -> bool:
-        """Whether the messages may be copied. On a full disk the reserve is for deletes, so only a segment with few
-        living bytes is worth copying.
+        """Whether the messages may be copied.
+
+        On a full disk the reserve is for deletes, so only a segment with few living bytes is worth copying.
         """
         if self.host.log.room() is Room.PLENTY:
             return True

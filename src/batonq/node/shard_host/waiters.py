@@ -32,9 +32,7 @@ class Poll:
         tell(self.done, outcome if problem is None else problem)
 
     def abandon(self) -> None:
-        """The caller no longer wants the receive. Leases that it already has are reported, so that they can be given
-        back.
-        """
+        """The caller no longer wants the receive. Leases that it already has are reported, to be given back."""
         self.left = True
         if self.leases is None:
             self._remove(self)
@@ -74,8 +72,9 @@ class HintWait:
 
 
 class ServingBudget:
-    """The work that may still be done for waiters before the open frame is sealed. At least one attempt at the
-    start.
+    """The work that may still be done for waiters before the open frame is sealed.
+
+    At the start it allows at least one attempt.
     """
 
     __slots__ = ("attempts", "bytes", "checks", "dry", "now_ms", "rows")
