@@ -369,8 +369,8 @@ class Broker(JobControl):
         make: Callable[[Sequence[int], Claims], Command],
         done: Done,
     ) -> None:
-        """Open the receipts, execute a command at each shard that they name, and return the results in the same
-        order.
+        """Open the receipts, execute a command at each shard that they name, and call `done` with a result per
+        receipt.
         """
         if len(queue.shards) == 1:
             claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
@@ -428,8 +428,7 @@ class Broker(JobControl):
         return await self._port(queue.shard).waiting(queue.number)
 
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
-        """Messages in order of arrival, in any state, without leasing them. The shards of a queue follow one
-        another.
+        """Messages in order of arrival, in any state, without leasing them. One shard follows another.
 
         `after` is 0 or the number (`view.sequence`) of a message.
         """

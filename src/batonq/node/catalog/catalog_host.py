@@ -88,11 +88,10 @@ class CatalogHost:
         return self._commit.point() if self._commit is not None else None
 
     async def change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a command of the catalog (`change(Catalog.set_tags, number, …)`), and return its result once it is
-        committed.
+        """Run a command of the catalog, and return its result once it is committed.
 
-        The current time is added after the positional arguments. A command is a named function with plain values as
-        arguments, so that another node can be asked to run it.
+        Example: `change(Catalog.set_tags, number, …)`. The current time is added after the positional arguments. A
+        command is a named function with plain values as arguments, so that another node can be asked to run it.
         """
         return (await self.run(command, *arguments, **named)).result
 

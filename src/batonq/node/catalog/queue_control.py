@@ -125,9 +125,7 @@ class Control:
         await self._uncancelled(delete())
 
     async def purge_queue(self, queue: Queue) -> None:
-        """Remove all messages that the queue has now, on all of its shards, even if a shard changes its owner
-        meanwhile.
-        """
+        """Remove all messages that the queue has now, on all of its shards, even if a shard changes its owner."""
 
         async def purge() -> None:
             await self._catalog.change(Catalog.purge_queue, queue.number)
@@ -161,8 +159,9 @@ class Control:
         return self.queue_by_number(queue.number) or queue
 
     async def _reach_all(self, queue: Queue, version: int) -> None:
-        """Wait until the queue's shards know its current state. When there are several, a shard that no node serves
-        is not waited for: it is told when it is opened.
+        """Wait until the queue's shards know its current state.
+
+        Of several shards, one that no node serves is not waited for: it is told when it is opened.
         """
         ports = [self._port(shard) for shard in queue.shards]
         told = await asyncio.gather(
@@ -218,8 +217,10 @@ class Control:
             host.close_queue(number, version)
 
     async def reach(self, host: ShardHost, queue: int, version: int) -> None:
-        """Wait until the catalog's changes up to this version are told here. Also make sure that this shard knows
-        this queue, even if the shard was just opened, and that all of it is committed there.
+        """Wait until the catalog's changes up to this version are told here.
+
+        Also makes sure that this shard knows this queue, even if the shard was just opened, and that all of it is
+        committed there.
         """
         await self._catalog.reached(version)
         if queue and self._is_behind(host, queue, version):

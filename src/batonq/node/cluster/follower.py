@@ -33,8 +33,10 @@ LEADERLESS_TERMS = 4  # lease terms that an owner waits for a log that accepts a
 
 
 class Follower:
-    """`serve` creates a host for the machine and commits its first frame. `stop` ends the host and returns whether
-    all its decisions are committed.
+    """Follows one log, and serves it while this node owns it.
+
+    `serve` creates a host for the machine and commits its first frame. `stop` ends the host and returns whether all its
+    decisions are committed.
     """
 
     def __init__(

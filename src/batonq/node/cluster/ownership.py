@@ -215,9 +215,7 @@ class OwnershipLoop:
         return each is not None and each.follower.state in used
 
     async def _meet(self) -> None:
-        """Publish this node's note and read the others'. The lease renewals run separately, and do not wait for
-        this.
-        """
+        """Publish this node's note and read the others'. Lease renewals run separately, and do not wait for this."""
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
@@ -292,8 +290,10 @@ class OwnershipLoop:
         return 0.2 * self._random.random() + (self._settings.lease_s / 2 if alive else 0.0)
 
     def _waits_for_others(self, each: Owned) -> bool:
-        """Whether to wait after a start. Either all nodes were down for long, or this node's clock is wrong. Within
-        a lease term other nodes appear and show which.
+        """Whether to wait for other nodes after a start.
+
+        When the log seems old, either all nodes were down for long, or this node's clock is wrong. Within a lease term
+        other nodes appear and show which.
         """
         machine = each.follower.machine
         if machine is None or len(self.members) > 2 or self._loop.time() - self._started_s > self._settings.lease_s:

@@ -1,8 +1,8 @@
 """Detects whether this node was awake all the time.
 
 A process that was stopped, or had no processor, does not know what happened to its leases meanwhile. It resumes its
-work as if no time had passed. A process that was awake, and whose renewals got no answer, knows that it has missed no
-message.
+work as if no time had passed. A process that was awake, and whose renewals got no answer, knows that it was told
+nothing.
 """
 
 from __future__ import annotations

@@ -64,8 +64,10 @@ class Asked:
 
 
 class Routing:
-    """`local` gives the port of a shard that this node serves by now. `catalog` gives the answer of a catalog that
-    this node hosts by now. Otherwise both give None.
+    """Finds the owner of a shard or of the catalog, and calls it.
+
+    `local` gives the port of a shard that this node serves by now. `catalog` gives the answer of a catalog that this
+    node hosts by now. Otherwise both give None.
     """
 
     def __init__(
@@ -123,7 +125,9 @@ class Routing:
         return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
 
     async def _call(self, shard: int, path: str, data: bytes, wait_ms: int, here: Here, at_once: bool = False) -> bytes:
-        """Raises Unavailable when no node serves the shard for too long, or when the call may or may not have been
+        """Call the owner of a shard.
+
+        Raises Unavailable when no node serves the shard for too long, or when it is unknown whether the call was
         executed.
         """
         call = self._new_call()

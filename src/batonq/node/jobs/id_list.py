@@ -1,4 +1,4 @@
-"""Message ids given to a job: checks the ids, converts them to sequences of a shard, and packs them for the job's
+"""Message ids given to a job: checks them, converts them to sequences per shard, and packs them for the job's
 record.
 
 A job's record is rewritten with its progress, so ten thousand ids must not take 36 bytes each. The list is stored as

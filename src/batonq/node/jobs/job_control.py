@@ -269,9 +269,7 @@ class JobControl(Control):
     # --- SQS's move tasks -------------------------------------------------------------------------
 
     async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
-        """Start moving the messages of a dead-letter queue, or another queue's dead messages, back or to
-        `destination`.
-        """
+        """Start moving a dead-letter queue's messages, or another queue's dead messages, back or to `destination`."""
         highest = self._settings.move_rate_max_per_s
         if rate is not None and not 1 <= rate <= highest:
             raise InvalidInput(

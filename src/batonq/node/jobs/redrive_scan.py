@@ -68,8 +68,7 @@ class Examined(NamedTuple):
 
 
 async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examined:
-    """Look at messages behind the job's cursor, and choose at most `most`. The first `sample` of them are the
-    sample.
+    """Look at messages behind the job's cursor, and choose at most `most`. The first `sample` ones are the sample.
 
     Raises EditImpossible when a message cannot be changed as the job requires, and Unavailable.
     """

@@ -1,6 +1,4 @@
-"""The status page, shown when a browser opens the node's address. It works without JavaScript, which adds live
-updates.
-"""
+"""The status page, shown when a browser opens the node's address. JavaScript is optional: it adds live updates."""
 
 from __future__ import annotations
 

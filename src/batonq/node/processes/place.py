@@ -51,8 +51,9 @@ def socket_path(data: str, number: int) -> str:
 
 
 class ToldOwners:
-    """Who owns what, for routing. `up` has the processes that can be asked, each with a number that is new at every
-    start.
+    """Who owns what, for routing.
+
+    `up` has the processes that can be asked, each with a number that is new at every start.
     """
 
     def __init__(self, place: Place) -> None:

@@ -89,9 +89,7 @@ class Channels:
         self.look(keeper)  # entries that became owed while the pump was ending
 
     async def _pump(self, source: int, destination: int, host: ShardHost) -> None:
-        """Run while the source owes the destination anything. When the host ends, the pump ends and a new one takes
-        over.
-        """
+        """Run while the source owes the destination anything. When the host ends, a new pump takes over."""
         pause_s = RETRY_FIRST_S
         key = f"channel-{source}-{destination}"
         while host.serving:

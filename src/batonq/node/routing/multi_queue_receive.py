@@ -411,10 +411,10 @@ async def _ask_each(ports: Sequence[ShardPort], asked: AskOne, max_messages: int
 
 
 async def _wait_for_any(tasks: list[asyncio.Task[list[Found]]], found: list[Found]) -> None:
-    """Wait for the first answer: messages, the end of the time, or the loss of a shard, after which the client asks
-    again.
+    """Wait for the first answer: messages, the end of the time, or the loss of a shard.
 
-    The other shards are then no longer waited for. Messages that they returned by then are added to `found`.
+    After the loss of a shard the client asks again. After the first answer the other shards are no longer waited for.
+    Messages that they have returned by then are added to `found`.
     """
     waiting = set(tasks)
     try:

@@ -87,8 +87,10 @@ class Spreading:
             room.end()
 
     async def ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
-        """Ask one shard. If the shard has not heard of the queue, it is first brought up to what this node knows.
-        After that the shard's answer counts, not this node's knowledge.
+        """Ask one shard.
+
+        If the shard does not know the queue, it is brought up to this node's version of the catalog and asked again.
+        Then the shard's answer counts, not what this node knows.
         """
         return await self._ask_port(queue, self._port(shard), ask)
 
@@ -222,11 +224,11 @@ class Spreading:
         return shards[at:] + shards[:at]
 
     async def send_once(self, queue: Queue, command: Send, once: Once) -> tuple[Results, bool]:
-        """Send an idempotent request. Each shard remembers its part, so a request that failed in part can be
-        retried.
+        """Send an idempotent request.
 
-        The shard of the request's name is asked first, in case the name belongs to another request. Messages without a
-        key go to that shard.
+        Each shard remembers its part, so a request that failed in part can be retried. The shard of the
+        request's name is asked first, in case the name belongs to another request. Messages without a key go to that
+        shard.
         """
         hashed = key_hash(once.name)
         home = queue.spread.asked(hashed)[0]
@@ -270,7 +272,7 @@ class Spreading:
             return [conflict] * len(command.bodies), False
         finally:
             if not asked_home.cancel():
-                asked_home.exception()  # already reported to those who waited for it
+                asked_home.exception()  # already reported to the callers that waited for it
         return offering.results, all(known)
 
     # --- receiving ------------------------------------------------------------------------------

@@ -46,9 +46,7 @@ class Room:
         self._free = asyncio.Event()  # a receive arrived, or returned from a try
 
     def enter(self, max_messages: int) -> Poll:
-        """Add a waiting receive. Raises BatonError, and adds nothing, while this node cannot tell the queue's
-        shards.
-        """
+        """Add a waiting receive. Raises BatonError, and adds nothing, while the queue's shards are unknown here."""
         self._look_at_all()
         poll = Poll(max_messages, self._loop.create_future())
         self.polls[poll] = None

@@ -363,8 +363,7 @@ class ShardHost:
     # --- leases whose answer was late or lost ---------------------------------------------------------
 
     def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
-        """Give back messages whose answer never left, because the client disconnected: another consumer may have
-        them.
+        """Give back messages whose answer never left because the client disconnected. Other consumers may have them.
 
         Not for a receive with an attempt id. The client may hold those leases from its first attempt, and a client that
         got no answer asks for them again.

@@ -136,8 +136,7 @@ class LongPolls:
         self._waiters.remove_watcher(watcher)
 
     def take(self, command: Receive, budget: ServingBudget | None = None) -> Leases | None:
-        """Lease messages for a receive over many queues. One queue that refuses does not prevent leases from the
-        others.
+        """Lease messages for a receive over many queues. A queue that refuses does not prevent leases from others.
 
         `budget` is given for a receive that has waited.
         """
@@ -148,7 +147,7 @@ class LongPolls:
             try:
                 now_ms = host.begin()
             except BatonError:
-                # Those who go on to wait are served when the shard can serve again.
+                # A receive that goes on to wait is served when the shard can serve again.
                 self._unserved[command.queue] = None
                 return None
             if self._waiters.count(command.queue):

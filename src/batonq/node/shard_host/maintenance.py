@@ -151,8 +151,7 @@ class Maintenance:
             self._alarms.put(key, text, severity="critical")
 
     async def _settle_growth(self, number: int, host: ShardHost) -> None:
-        """Record, for FIFO queues that have grown, that this shard need not be asked about its former groups any
-        more.
+        """Record, for FIFO queues that have grown, that this shard need no longer be asked about its former groups.
 
         That is so when the shard has no messages of those groups, and what it remembers about them has expired.
         """

@@ -1,5 +1,4 @@
-"""Opens a shard: folds snapshot and log into state, then takes ownership. A node does so at start and after a
-failure.
+"""Opens a shard, at start and after each failure: folds snapshot and log into state, then takes ownership.
 
 The newest valid snapshot saves reading the log from its beginning. Every frame after the snapshot is read once, checked
 and folded. The new owner's first record is its epoch, with the time base and the grace that running leases get for the
