@@ -129,7 +129,7 @@ class CatalogHost:
             await point
 
     async def refresh(self) -> bool:
-        """Make sure that `current` is up to date. Returns whether it was not."""
+        """Make sure that `current` is up to date. Returns whether it was outdated."""
         return False
 
     def check_heard(self) -> None:

@@ -157,7 +157,7 @@ class OwnershipLoop:
     def _noted_free(self, shard: int) -> None:
         """Handle a lease that expired or was released.
 
-        If this node still serves the shard and could not renew the lease, it renews it before others take the shard.
+        If this node still serves the shard and could not renew the lease, it renews the lease before others take it.
         Other nodes leave time for that, see `_take`.
         """
         self.owners.pop(shard, None)
@@ -209,7 +209,7 @@ class OwnershipLoop:
                 self._lose(shard, Fenced("its lease expired while it was being taken over"))
 
     def _uses(self, shard: int) -> bool:
-        """Whether a held lease is in use. One that is not could not be released, and expires."""
+        """Whether a held lease is in use. A lease that is not could not be released, and expires."""
         each = self._owned.get(shard)
         used = (KeeperState.TAKING, KeeperState.SERVING, KeeperState.LEAVING)
         return each is not None and each.follower.state in used
@@ -421,7 +421,7 @@ class OwnershipLoop:
     async def set_complete(self) -> None:
         """Record that this node can take all existing shards, and tell the other nodes at once."""
         self.complete = True
-        with suppress(BatonError):  # it is published again soon
+        with suppress(BatonError):  # the note is published again soon
             await self._announce()
 
     async def hand_over(self) -> None:

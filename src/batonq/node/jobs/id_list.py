@@ -1,5 +1,4 @@
-"""Message ids given to a job: checks them, converts them to sequences per shard, and packs them for the job's
-record.
+"""Message ids given to a job: checks them, converts them to sequences, and packs them for the job's record.
 
 A job's record is rewritten with its progress, so ten thousand ids must not take 36 bytes each. The list is stored as
 the differences between neighbouring sequences, most of them one byte, compressed.
