@@ -1,4 +1,4 @@
-"""A cache whose memory has a bound that can be stated: so many entries, none larger than so much, the oldest goes."""
+"""A cache with a known memory limit: a maximum number of entries and size per entry; the oldest entry is evicted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """Read it like a dict; write it with `put`. It holds `entries_max` entries of `size_max` at most."""
+    """Read it like a dict; write it with `put`. It holds at most `entries_max` entries of at most `size_max` each."""
 
     def __init__(self, entries_max: int, size_max: int) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class BoundedCache(OrderedDict[K, V]):
         self.size_max = size_max
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Keep a value, unless it is too large. `size` counts what the client decides: most often the key's length."""
+        """Store a value, unless it is too large. `size` counts what the client controls, most often the key."""
         if size > self.size_max:
             return
         if len(self) >= self.entries_max and key not in self:

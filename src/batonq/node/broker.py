@@ -1,7 +1,9 @@
-"""The broker: what the front doors call. A command on a queue's messages goes to the queue's shard, wherever that is
-served, or is split among its shards; its outcome comes back once it is committed.
+"""The broker: the interface that the front doors call.
 
-What is about queues and keys is in queue_control.py.
+The broker routes a command to the shard that holds the queue, on this node or another one. For a queue on several
+shards it splits the command among them. It returns the outcome once that is committed.
+
+queue_control.py has the operations on queues and keys.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ Claims = Sequence[tuple[int, int, int]]
 
 
 class Steps:
-    """Work in several steps that somebody waits for."""
+    """Work in several steps, with a caller that waits for its outcome."""
 
     __slots__ = ("_task",)
 
@@ -79,7 +81,7 @@ class Broker(JobControl):
         self.dev = settings.dev
         self.account = settings.account
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
-        self._route = route  # None: no other node serves any
+        self._route = route  # None: no other node serves shards
         self._clock = clock
         self._settings = settings
         self._receipts = receipts
@@ -104,7 +106,7 @@ class Broker(JobControl):
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:
-        """A shard of this node."""
+        """Return the port of a shard that this node serves."""
         port = self._ports.get(shard)
         if port is None:
             port = self._ports[shard] = LocalShard(
@@ -113,7 +115,7 @@ class Broker(JobControl):
         return port
 
     def serves(self, shard: int) -> bool:
-        """Whether it is this node that serves a shard now."""
+        """Whether this node serves the shard now."""
         return shard < len(self._shards) and self._shards[shard].holds
 
     def _routed_port(self, shard: int) -> ShardPort:
@@ -121,7 +123,7 @@ class Broker(JobControl):
         return self.local_port(shard) if self.serves(shard) else self._route.port(shard)
 
     def _port_at_once(self, shard: int) -> ShardPort | None:
-        """One that has an owner right now, as far as is known here."""
+        """The shard's port if this node knows a current owner, else None."""
         if self.serves(shard):
             return self.local_port(shard)
         return None if self._route is None else self._route.port_at_once(shard)
@@ -130,11 +132,11 @@ class Broker(JobControl):
         return self._shards[shard].host() if self.serves(shard) else None
 
     def stop_waiting(self) -> None:
-        """Answer long polls that do not wait at one shard: the node is stopping."""
+        """Answer the long polls that span several shards: the node is stopping."""
         self._spreading.stop_waiting()
 
     async def refresh(self) -> bool:
-        """Before a queue is said not to exist: whether what this node knew of the catalog was out of date."""
+        """Refresh the catalog before a queue is reported as missing. Returns whether this node's copy was outdated."""
         return await self._catalog.refresh()
 
     def now_ms(self) -> int:
@@ -143,8 +145,9 @@ class Broker(JobControl):
     # --- messages -------------------------------------------------------------------------------
 
     def send(self, queue: Queue, command: Send, done: Done, first_try: bool = False) -> None:
-        """Send messages, and call `done` with Sent or a BatonError. `first_try`: the SDK that named the request says
-        that it has not made it before.
+        """Send messages, and call `done` with Sent or a BatonError.
+
+        `first_try`: the SDK that named the request says that this is its first attempt.
         """
         if len(queue.shards) > 1:
             self._begin(lambda: self._send_spread(queue, command, first_try), done)
@@ -152,7 +155,7 @@ class Broker(JobControl):
 
         def answered(outcome: Sent | BatonError) -> None:
             if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
-                self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has grown meanwhile
+                self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has more shards now
             else:
                 done(outcome)
 
@@ -173,13 +176,17 @@ class Broker(JobControl):
         return Sent(0, 0, len(results), results)
 
     def once(self, name: str, content: str) -> Once:
-        """A request that its sender named, as long as this node's settings say. `content` is what the request says: the
-        same name with another content is an IdempotencyConflict.
+        """The record of a request that its sender named, kept for the time in this node's settings.
+
+        `content` identifies what the request says. Reusing a name with different content raises IdempotencyConflict.
         """
         return Once(name, content, int(self._settings.idempotency_hours * 3_600_000))
 
     def receive(self, queue: Queue, command: Receive, done: Done) -> Waiting | None:
-        """Lease messages, and call `done` with Received or a BatonError; whoever cannot use them gives them back."""
+        """Lease messages, and call `done` with Received or a BatonError.
+
+        A caller that cannot use the messages gives them back.
+        """
         command.holder = command.holder[:HOLDER_LENGTH_MAX]
         if len(queue.shards) > 1:
             return self._begin(lambda: self._receive_spread(queue, command), done)
@@ -209,7 +216,7 @@ class Broker(JobControl):
         return received
 
     def _submit(self, shard: int, command: Command, done: Done) -> Waiting | None:
-        """At a shard, wherever it is served."""
+        """Submit a command to a shard, on this node or another one."""
         try:
             port = self._port(shard)
         except BatonError as problem:
@@ -218,7 +225,7 @@ class Broker(JobControl):
         return port.submit(command, done)
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done) -> Waiting:
-        """Have work done that takes several steps, and its outcome told."""
+        """Run work that takes several steps, and report its outcome to `done`."""
 
         async def run() -> None:
             try:
@@ -236,10 +243,10 @@ class Broker(JobControl):
         return task
 
     def select(self, account: str, patterns: Sequence[str]) -> Selection:
-        """The queues of an account that names and patterns (`hooks-*`) mean, for `receive_any`."""
+        """The queues of an account that match names and patterns (`hooks-*`), for `receive_any`."""
         key = (account, *patterns)
         selection = self._selections.pop(key, None) or Selection(self._catalog.current, account, patterns)
-        self._selections[key] = selection  # the newest use last
+        self._selections[key] = selection  # the most recently used comes last
         if len(self._selections) > SELECTIONS_KEPT:
             del self._selections[next(iter(self._selections))]
         return selection
@@ -252,7 +259,10 @@ class Broker(JobControl):
         wait_ms: int,
         holder: str,
     ) -> list[tuple[Queue, Delivery]]:
-        """Lease messages of many queues by one request, fair among them, waiting up to `wait_ms` for the first."""
+        """Lease messages from many queues in one request, shared fairly among the queues.
+
+        Waits up to `wait_ms` for the first message.
+        """
         if not isinstance(queues, Selection):
             accounts = {queue.account for queue in queues}
             if len(accounts) != 1:
@@ -271,7 +281,10 @@ class Broker(JobControl):
         return await self._receive_here(queues, self._shards, max_messages, visibility_ms, wait_ms, holder)
 
     async def give_back_found(self, found: Sequence[tuple[int, Delivery]]) -> None:
-        """These do not get to whoever asked. Those that cannot be given back come back when their leases run out."""
+        """Give back messages that will not reach the client.
+
+        Messages that cannot be given back become visible again when their leases expire.
+        """
         for number in {number for number, _ in found}:
             queue = self.queue_by_number(number)
             if queue is not None:
@@ -287,7 +300,7 @@ class Broker(JobControl):
         wait_ms: int,
         holder: str,
     ) -> list[tuple[int, Delivery]]:
-        """The same of one shard that is served here."""
+        """Like `receive_any`, for one shard that this node serves."""
         selection = self.select(account, patterns)
         keepers = [self._shards[shard]]
         found = await self._receive_here(selection, keepers, max_messages, visibility_ms, wait_ms, holder)
@@ -315,7 +328,7 @@ class Broker(JobControl):
                     self._seal(queue, received)
                     room = max(0, room - sum(map(len, received.bodies)))
                     found += [(queue, delivery) for delivery in received.deliveries()]
-        except BaseException:  # the client has gone, or there is no answer to give: nobody got these
+        except BaseException:  # no client received these messages: the client disconnected, or no answer can be given
             give_back(taken)
             raise
         return found
@@ -323,16 +336,19 @@ class Broker(JobControl):
     # --- with a receipt
 
     def delete(self, queue: Queue, receipts: Sequence[str], done: Done, strict: bool = False) -> None:
-        """Call `done` with a problem or None for each receipt. `strict`: only the current lease's receipt counts,
-        whatever the queue says.
+        """Delete messages. Calls `done` with a problem or None per receipt.
+
+        `strict`: accept only the receipt of the current lease, whatever the queue's policy says.
         """
         self._with_claims(queue, receipts, lambda places, claims: Delete(queue.number, claims, strict), done)
 
     def change_visibility(
         self, queue: Queue, receipts: Sequence[str], visibilities_ms: Sequence[int], done: Done, strict: bool = False
     ) -> None:
-        """Each lease now ends so many milliseconds from now; 0 gives the message back. Call `done`, for each, with when
-        it ends, in milliseconds since 1970 (0: it is over), or with a problem.
+        """Make each lease end this many milliseconds from now; 0 gives the message back.
+
+        Calls `done` with a result per receipt: the end of the lease in milliseconds since 1970 (0: the lease is over),
+        or a problem.
         """
 
         def change(places: Sequence[int], claims: Claims) -> ChangeVisibility:
@@ -341,7 +357,7 @@ class Broker(JobControl):
         self._with_claims(queue, receipts, change, done)
 
     def nack(self, queue: Queue, receipts: Sequence[str], failings: Sequence[Failing], done: Done) -> None:
-        """Give messages back, saying why. Call `done` with a problem or None for each receipt."""
+        """Give messages back with a reason. Calls `done` with a problem or None per receipt."""
         self._with_claims(
             queue, receipts, lambda places, claims: Nack(queue.number, claims, [failings[at] for at in places]), done
         )
@@ -353,8 +369,8 @@ class Broker(JobControl):
         make: Callable[[Sequence[int], Claims], Command],
         done: Done,
     ) -> None:
-        """Open the receipts, have a command executed at each shard that they name, and give each receipt its result in
-        its place.
+        """Open the receipts, execute a command at each shard that they name, and call `done` with a result per
+        receipt.
         """
         if len(queue.shards) == 1:
             claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
@@ -369,7 +385,7 @@ class Broker(JobControl):
                 shard, opened[at] = self._receipts.open_at(queue.account, queue.number, receipt)
                 parts.setdefault(shard, []).append(at)
             except ReceiptInvalid as problem:
-                results[at] = problem.with_traceback(None)  # which would keep the request
+                results[at] = problem.with_traceback(None)  # a traceback would keep the request in memory
 
         async def act(shard: int, places: list[int]) -> Sequence[Any]:
             command = make(places, [opened[at] for at in places])
@@ -388,7 +404,7 @@ class Broker(JobControl):
         self._spawn(self._give_back(queue, deliveries))
 
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
-        """Nobody was told of these: the next one may have them."""
+        """Give back messages that no client was told about, so that they can be delivered to another consumer."""
         claims: dict[int, list[tuple[int, int, int]]] = {}
         for delivery in deliveries:
             with suppress(ReceiptInvalid):
@@ -398,7 +414,7 @@ class Broker(JobControl):
             with suppress(BatonError):
                 await self._port(shard).give_back(queue.number, some)
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- inspection -----------------------------------------------------------------------------
 
     async def counters(self, queue: Queue) -> Counters:
         if len(queue.shards) > 1:
@@ -412,8 +428,9 @@ class Broker(JobControl):
         return await self._port(queue.shard).waiting(queue.number)
 
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
-        """Messages in order of arrival, whatever their state, without leasing them; of a queue on several shards, one
-        shard after the other. `after` is 0 or the number (`view.sequence`) of a message.
+        """Messages in order of arrival, in any state, without leasing them. One shard follows another.
+
+        `after` is 0 or the number (`view.sequence`) of a message.
         """
         if len(queue.shards) > 1 or queue.left:
             return await self._spreading.peek(queue, after, limit)
@@ -422,7 +439,7 @@ class Broker(JobControl):
     # --- the clock ------------------------------------------------------------------------------
 
     async def advance_clock(self, forward_ms: int) -> int:
-        """Move the clock forward and do what is due by then; returns the time it shows. Development profile only."""
+        """Move the clock forward and do what is due by then. Returns the new time. Development profile only."""
         if not self.dev:
             raise InvalidInput("The clock can only be moved in the development profile.")
         if not 0 <= forward_ms <= 10 * 366 * 86_400_000:
@@ -437,7 +454,7 @@ class Broker(JobControl):
         for _ in range(CLOCK_STEPS_MAX):
             has_room = host.tick()
             await committed(host)
-            await asyncio.sleep(0)  # what needs no record is committed at once
+            await asyncio.sleep(0)  # a command that writes no record is committed at once
             if not has_room:
                 return
             due_ms = host.shard.next_due()

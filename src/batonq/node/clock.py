@@ -1,8 +1,8 @@
 """A shard's time: a base plus the monotonic clock, so that it never goes back and never jumps.
 
-When the wall clock is stepped, the difference is worked off at no more than a tenth of the time that passes: ten
-seconds of real time count as nine to eleven. In the development profile a test may move the clock forward; that lead
-is kept for good and is not worked off. In a cluster the wall clock is that of most nodes (cluster/members.py).
+When the wall clock is stepped, the difference is slewed by at most a tenth of the time that passes: ten seconds of real
+time count as nine to eleven. In the development profile a test may move the clock forward. That lead is permanent and
+is not slewed away. In a cluster the wall clock is that of most nodes (cluster/members.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 SLEW_MAX = 0.1
 ADJUST_EVERY_S = 1.0
 ERROR_TOLERATED_MS = 2.0
-ERROR_SET_MS = 1_000.0  # less than this is worked off, even where a jump would do no harm
+ERROR_SET_MS = 1_000.0  # a smaller error is slewed, even where a jump would do no harm
 
 
 class Clock:
@@ -33,24 +33,24 @@ class Clock:
     def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._wall = wall
-        self._lead_ms = 0.0  # what tests have moved it forward by
+        self._lead_ms = 0.0  # how far tests have moved the clock forward
         self._anchor_s = monotonic()
         self._anchor_ms = wall() * 1000
-        self._slew_s = 0.0  # for this long after the anchor, the correction is being worked in
+        self._slew_s = 0.0  # for this long after the anchor, the correction is being slewed
         self._correction_ms = 0.0
         self._adjust_at = self._anchor_s + ADJUST_EVERY_S
 
     @property
     def monotonic(self) -> Callable[[], float]:
-        """The clock beneath, for measuring."""
+        """The underlying clock, for measuring."""
         return self._monotonic
 
     def follow(self, wall: Callable[[], float]) -> None:
-        """Work towards another wall clock from now on: that of a whole cluster."""
+        """Slew towards another wall clock from now on: that of a whole cluster."""
         self._wall = wall
 
     def set(self) -> None:
-        """Show the wall clock's time at once, although that may be a jump: while no shard has its time from here."""
+        """Jump to the wall clock's time. Only while no shard has its time from this clock."""
         now_s = self._monotonic()
         error_ms = self._wall() * 1000 + self._lead_ms - self._time_ms(now_s)
         if abs(error_ms) > ERROR_SET_MS:
@@ -65,8 +65,8 @@ class Clock:
     def raise_to(self, base_ms: int, *, keep_lead: bool = False) -> None:
         """Never show a time before `base_ms` again: what a log has recorded is past. For start-up, before serving.
 
-        With `keep_lead` the clock stays ahead of the wall clock for good (it was moved by a test before the restart);
-        otherwise it is worked off.
+        With `keep_lead` the clock stays ahead of the wall clock permanently (a test moved it before the restart).
+        Otherwise the lead is slewed away.
         """
         now_s = self._monotonic()
         ahead_ms = base_ms - self._time_ms(now_s)
@@ -85,7 +85,7 @@ class Clock:
         self._anchor(now_s, time_ms + forward_ms)
 
     def seconds_until(self, due_ms: int) -> float:
-        """How long the monotonic clock has to run until this one shows `due_ms`; may be a little early."""
+        """How long the monotonic clock has to run until this clock shows `due_ms`; may be a little early."""
         now_s = self._monotonic()
         wait_s = (due_ms - self._time_ms(now_s)) / 1000
         if wait_s <= 0:
@@ -115,7 +115,7 @@ class Clock:
 
 
 def iso_time(time_ms: int) -> str:
-    """A time as machines write it: 2026-03-01T12:04:31.250Z."""
+    """A time for machines: 2026-03-01T12:04:31.250Z."""
     moment = _moment(time_ms)
     if moment is None:
         return f"{time_ms} ms"
@@ -123,7 +123,7 @@ def iso_time(time_ms: int) -> str:
 
 
 def clock_time(time_ms: int, now_ms: int) -> str:
-    """A time as people say it: 12:04:31, with the date when that is not today's. UTC."""
+    """A time for people: 12:04:31, with the date when that is not today. UTC."""
     moment, now = _moment(time_ms), _moment(now_ms)
     if moment is None or now is None:
         return f"{time_ms} ms"
@@ -133,5 +133,5 @@ def clock_time(time_ms: int, now_ms: int) -> str:
 def _moment(time_ms: int) -> datetime | None:
     try:
         return datetime.fromtimestamp(time_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):  # a clock moved past the year 9999
+    except (OverflowError, ValueError, OSError):  # the clock was moved past the year 9999
         return None

@@ -1,7 +1,7 @@
-"""What a node says: structured events (one name, some fields) and the alarms that an operator should see.
+"""A node's structured events (one name, some fields), and the alarms that an operator should see.
 
-An event goes to the standard logger `batonq`; a formatter makes a JSON object or a readable line of it. Alarms are
-events too, and the board remembers which conditions are present.
+An event goes to the standard logger `batonq`. A formatter turns it into a JSON object or a readable line. Alarms are
+events too, and the board remembers which conditions are active.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRACEBACKS_PER_MINUTE = 20
 
 
 def event(level: int, name: str, text: str, **fields: Any) -> None:
-    """Say that something happened: `name` for machines, `text` for people, `fields` for both."""
+    """Report that something happened: `name` for machines, `text` for people, `fields` for both."""
     if logger.isEnabledFor(level):
         logger.log(level, "%s", text, extra={"event": name, "fields": fields})
 
@@ -42,7 +42,7 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line. `always` are fields of every event."""
+    """One JSON object per line. `always` has the fields that every event gets."""
 
     def __init__(self, **always: Any) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: when, how bad, what, and the fields behind it. `always` are fields of every event."""
+    """A line for people: time, level, text, then the fields. `always` has the fields that every event gets."""
 
     def __init__(self, **always: Any) -> None:
         super().__init__()
@@ -79,8 +79,9 @@ class TextFormatter(logging.Formatter):
 
 
 class TracebackLimit(logging.Filter):
-    """Lets some events with a traceback through per minute, and says with the next one how many were left out: whoever
-    finds a request that fails must not fill the disk with it.
+    """Limits events with a traceback to a number per minute, and adds the number of suppressed ones to the next.
+
+    A client that finds a request which fails must not fill the disk with it.
     """
 
     def __init__(self, per_minute: int = TRACEBACKS_PER_MINUTE, clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,13 +120,13 @@ class ActiveAlarm:
 
 
 class AlarmBoard:
-    """The conditions that are present. One that nobody renews or clears is forgotten after an hour."""
+    """The active conditions. A condition that is neither renewed nor cleared is forgotten after an hour."""
 
     def __init__(self, now_ms: Callable[[], int], limit: int) -> None:
         self._now_ms = now_ms
         self._limit = limit
         self._alarms: dict[str, ActiveAlarm] = {}
-        self.raised = 0  # in all, for the metrics
+        self.raised = 0  # in total, for the metrics
 
     def put(self, key: str, text: str, *, severity: str = "warning", queue: str = "") -> None:
         now_ms = self._now_ms()
@@ -151,7 +152,7 @@ class AlarmBoard:
             info("alarm_cleared", f"No longer: {gone.text}", key=key)
 
     def active(self) -> list[ActiveAlarm]:
-        """Newest first."""
+        """The active alarms, newest first."""
         horizon_ms = self._now_ms() - ALARM_KEPT_MS
         for key in [key for key, alarm in self._alarms.items() if alarm.last_ms < horizon_ms]:
             del self._alarms[key]

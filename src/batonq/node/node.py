@@ -1,7 +1,7 @@
-"""A node: everything that serves one data directory, put together in one place.
+"""A node: builds everything that serves one data directory, in one place.
 
-What the node needs of the world (time, randomness, disk, threads) comes in by `World`, so that a simulator can give it
-another one.
+What the node needs from outside (time, randomness, disk, threads) comes from `World`, so that a simulator can replace
+it.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from batonq.node.shard_host.maintenance import Maintenance, MakeSnapshot, Snapsh
 from batonq.node.shard_host.ownership_leases import LeaseKeeper
 from batonq.node.shard_host.recovery import Recovery, snapshot_store
 
-READ_AT_ONCE = 200  # queues whose counters are read before others get their turn
+READ_AT_ONCE = 200  # queues whose counters are read before other requests get a turn
 READ_TIMEOUT_S = 2.0
 
 
 class DirectoryOwnership(Ownership, Protocol):
-    """Ownership of a data directory as a whole, as the lock file gives it."""
+    """Ownership of a whole data directory, as the lock file provides it."""
 
     @property
     def cluster(self) -> int: ...
@@ -63,23 +63,23 @@ class DirectoryOwnership(Ownership, Protocol):
 
 @dataclass(slots=True, frozen=True)
 class World:
-    """Time, randomness and disk, as the operating system gives them."""
+    """Time, randomness and disk, as the operating system provides them."""
 
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
-    disk: Disk | None = None  # None: the real one
+    disk: Disk | None = None  # None: the real disk
     ownership: Callable[[str], DirectoryOwnership] = LockFileOwnership
     mirror_ownership: Callable[[str, int, str], DirectoryOwnership] = MirrorDirectory
     threads: bool = True  # False: nothing runs beside the event loop
     log_settings: FileLogSettings | None = None
-    adapt_log: Callable[[Log], Log] | None = None  # lays something over each log that is opened
-    adapt_transport: Callable[[Transport], Transport] | None = None  # and over the way between shards
-    make_snapshot: MakeSnapshot | None = None  # None: by a child process, if there may be one
+    adapt_log: Callable[[Log], Log] | None = None  # wraps each log that is opened
+    adapt_transport: Callable[[Transport], Transport] | None = None  # and the transport between shards
+    make_snapshot: MakeSnapshot | None = None  # None: in a child process, if that is allowed
 
 
 class Node:
-    """`start` opens everything, `stop` closes it cleanly; `broker` is what the front doors call."""
+    """`start` opens everything, and `stop` closes it cleanly. The front doors call `broker`."""
 
     def __init__(self, settings: Settings, world: World | None = None) -> None:
         settings.check()
@@ -103,19 +103,19 @@ class Node:
         self._channels: Channels
         self._upkeep: asyncio.Task[None] | None = None
         self._last_overview: Overview | None = None
-        self.count_front: Callable[[], Front] = list  # the front door sets it
+        self.count_front: Callable[[], Front] = list  # set by the front door
 
     def wall_ms(self) -> int:
         return int(self.world.wall() * 1000)
 
     def time_s(self) -> float:
-        """The time of day, as far as it can be trusted: what signatures and certificates are judged by."""
+        """The time of day, as reliable as possible: signatures and certificates are checked against it."""
         return self.world.wall()
 
     # --- start ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take the data directory and open all that is in it. Raises OwnershipHeld, LogCorrupt, …"""
+        """Take the data directory and open everything in it. Raises OwnershipHeld, LogCorrupt, …"""
         self._loop = asyncio.get_running_loop()
         await self._take()
         try:
@@ -127,7 +127,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def only_catalog(self) -> AsyncIterator[CatalogHost]:
-        """The catalog alone of a data directory that nobody serves, for tools."""
+        """The catalog alone, of a data directory that no node serves. For tools."""
         self._loop = asyncio.get_running_loop()
         await self._take()
         try:
@@ -138,7 +138,7 @@ class Node:
             await self._close()
 
     async def _take(self) -> None:
-        """Make the data directory ours, and find out where the logs are."""
+        """Take ownership of the data directory, and find out where the logs are."""
         settings = self.settings
         if not settings.log:
             self.ownership.take()
@@ -160,7 +160,7 @@ class Node:
         self._keeping_leases = self._loop.create_task(keeping.run())
 
     async def _take_mirror(self, opener: Callable[[str], Awaitable[LogStore]]) -> LogStore:
-        """Open where the logs are, and make the data directory ours as a mirror of that."""
+        """Open the store that has the logs, and take ownership of the data directory as its mirror."""
         store = await opener(self.settings.log)
         for remark in store.remarks:
             events.warning("log_unchecked", remark)
@@ -226,7 +226,7 @@ class Node:
         await self.catalog.open()
 
     def _rules(self) -> Rules:
-        """What the catalog goes by."""
+        """The rules that the catalog applies."""
         settings = self.settings
         return Rules(
             name_wait_ms=settings.delete_wait_ms,
@@ -274,7 +274,7 @@ class Node:
         )
 
     def _route(self) -> Route | None:
-        """The ways to shards that other nodes serve; None: there are none."""
+        """The routes to shards that other nodes serve; None: there are none."""
         return None
 
     def _keeper(self, number: int) -> ShardKeeper:
@@ -317,7 +317,7 @@ class Node:
     # --- stop -----------------------------------------------------------------------------------
 
     def stop_waiting(self) -> None:
-        """Answer every long poll: the first step of a clean stop, while the others are still being answered."""
+        """Answer every long poll: the first step of a clean stop, while other requests are still answered."""
         self.stopping = True
         if hasattr(self, "broker"):
             self.broker.history.stop_waiting()
@@ -327,7 +327,7 @@ class Node:
                 keeper.host().stop_waiting()
 
     async def stop(self) -> None:
-        """Commit what was decided, save snapshots, and let go of the data directory."""
+        """Commit all decisions, save snapshots, and release the data directory."""
         self.stop_waiting()
         if self._upkeep is not None:
             self._upkeep.cancel()
@@ -352,11 +352,11 @@ class Node:
         except BatonError as problem:
             events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
             return
-        # No await since the shard was idle: a snapshot must not have what its log does not have.
+        # No await since the shard was idle: a snapshot must not contain what its log does not.
         self._save_snapshot(host.shard, host.log)
 
     def _save_snapshot(self, shard: Shard, log: Log) -> None:
-        """What is committed, and nothing else, so that the next start is quick."""
+        """Save the committed state, and nothing else, so that the next start is fast."""
         store = snapshot_store(self.settings.data, log.shard, self.world.disk)
         frame_number = log.next - 1
         numbers = store.numbers()
@@ -364,7 +364,7 @@ class Node:
             return
         try:
             store.save(frame_number, log.tail_digest, shard.save())
-        except BatonError as problem:  # it only saves time at the next start
+        except BatonError as problem:  # a snapshot only saves time at the next start
             events.warning(
                 "snapshot_failed", f"The snapshot of shard {log.shard} could not be saved: {problem.message}"
             )
@@ -378,14 +378,14 @@ class Node:
         await self._logs.close()
         self.ownership.close()
 
-    # --- reading --------------------------------------------------------------------------------
+    # --- inspection -----------------------------------------------------------------------------
 
     def not_ready(self) -> str:
         """Why requests cannot be served; empty when they can."""
         return self._not_up() or next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
 
     def _not_up(self) -> str:
-        """The same as far as it does not depend on shards."""
+        """Like `not_ready`, without the reasons that depend on shards."""
         if not self.started:
             return "starting"
         if self.stopping:
@@ -393,7 +393,7 @@ class Node:
         return "" if self.catalog.serving else self.catalog.why
 
     async def front_metrics(self) -> Front:
-        """What the front door counts."""
+        """The metrics that the front door counts."""
         return self.count_front()
 
     async def advance_clock(self, forward_ms: int) -> int:
@@ -401,7 +401,7 @@ class Node:
         return await self.broker.advance_clock(forward_ms)
 
     async def overview(self) -> Overview:
-        """All queues and shards, from committed state. If the disk hangs, what was last read."""
+        """All queues and shards, from committed state. If the disk hangs, the state that was last read."""
         try:
             self._last_overview = await asyncio.wait_for(self._read(), READ_TIMEOUT_S)
         except (BatonError, TimeoutError):

@@ -1,1 +1,1 @@
-"""Queues and keys: the catalog served by this node, and its changes told to the shards."""
+"""Queues and keys: hosts the catalog on this node, and tells the shards about its changes."""

@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class Changes(NamedTuple):
-    """What one frame of the catalog changed: queues as they are then (None: gone), and the shards that it concerns."""
+    """The changes of one catalog frame: the queues after it (None: deleted), and the shards concerned."""
 
     version: int
     queues: dict[int, tuple[QueueEntry | None, frozenset[int]]]
 
 
 class Changed(NamedTuple, Generic[T]):
-    """What a command gave, and what to wait for until shards have heard of it."""
+    """The result of a command, and the version to wait for until shards know of the change."""
 
     result: T
     version: int
@@ -41,7 +41,7 @@ STOPPED = "The catalog's log failed and is being reopened. Retry."
 
 
 class CatalogHost:
-    """Keeps the catalog served. `current()` is what is decided so far; `change` answers when it is committed."""
+    """Keeps the catalog served. `current()` is the state decided so far; `change` returns after its commit."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class CatalogHost:
         self._on_open = on_open
         self._on_change = on_change
         self.committed_version = 0
-        self._sealed: Changes | None = None  # what the frame under way changes
+        self._sealed: Changes | None = None  # the changes in the frame in flight
         self._catalog: Catalog | None = None
         self._log: Log | None = None
         self._commit: GroupCommit | None = None
@@ -84,19 +84,19 @@ class CatalogHost:
         return self._catalog is not None
 
     def point(self) -> asyncio.Future[None] | None:
-        """What to wait for until all that is decided so far is committed; None: it is."""
+        """The future to wait for until every decision so far is committed; None: all are."""
         return self._commit.point() if self._commit is not None else None
 
     async def change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run one of the catalog's commands (`change(Catalog.set_tags, number, …)`, the time is put in behind the
-        arguments), and return its result once it is committed.
+        """Run a command of the catalog, and return its result once it is committed.
 
-        A command and its arguments are plain values with a name, so that another node can be asked to run it.
+        Example: `change(Catalog.set_tags, number, …)`. The current time is added after the positional arguments. A
+        command is a named function with plain values as arguments, so that another node can be asked to run it.
         """
         return (await self.run(command, *arguments, **named)).result
 
     async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        """The same, for a change that shards have to hear of."""
+        """Like `change`, for a change that shards have to learn of."""
         catalog = self.current()
         commit, log = self._commit, self._log
         assert commit is not None and log is not None
@@ -108,7 +108,7 @@ class CatalogHost:
         except Exception as problem:
             if not isinstance(problem, BatonError):
                 events.logger.exception("catalog: a command failed")
-                commit.abandon(problem)  # half of it may be there, and must not be committed
+                commit.abandon(problem)  # a partial change may be there, and must not be committed
             raise
         shards = frozenset[int]().union(*catalog.changed.values())
         changed = Changed(result, catalog.version, shards)
@@ -119,17 +119,17 @@ class CatalogHost:
 
     @property
     def owned(self) -> bool:
-        """Whether it is this node that decides on changes."""
+        """Whether this node decides on changes."""
         return self._commit is not None
 
     async def reached(self, version: int) -> None:
-        """Wait until what the catalog said up to this version is committed, and told to the shards that are here."""
+        """Wait until the catalog's changes up to this version are committed, and the shards on this node were told."""
         point = self.point() if version > self.committed_version else None
         if point is not None:
             await point
 
     async def refresh(self) -> bool:
-        """Make sure that what `current` says is not out of date; whether it said something else before."""
+        """Make sure that `current` is up to date. Returns whether it was outdated."""
         return False
 
     def check_heard(self) -> None:
@@ -140,7 +140,8 @@ class CatalogHost:
         await self._serve(catalog, log)
 
     async def _serve(self, catalog: Catalog, log: Log) -> None:
-        catalog.changed.clear()  # of all that was read; shards are told of that when they are opened, and by `on_open`
+        # Drop what was read from the log: shards learn of it when they are opened, and by `on_open`.
+        catalog.changed.clear()
         commit = GroupCommit(
             loop=self._loop,
             machine=catalog,
@@ -175,7 +176,7 @@ class CatalogHost:
             self._on_open(catalog)
 
     async def maintain(self) -> None:
-        """Housekeeping: the next segment, and a Base in place of a long front."""
+        """Maintain the log: prepare the next segment, and replace a long front by a Base."""
         catalog, log, commit = self._catalog, self._log, self._commit
         if catalog is None or log is None or commit is None:
             return
@@ -187,7 +188,7 @@ class CatalogHost:
         log.drop_front(first)
 
     def abandon(self, problem: BaseException) -> None:
-        """The log is not ours any more: drop all state and open it again."""
+        """The log is no longer ours: drop all state and reopen the log."""
         if self._commit is not None:
             self._commit.abandon(problem)
 
@@ -209,9 +210,12 @@ class CatalogHost:
         self._catalog = self._log = self._commit = None
 
     def _seal(self, catalog: Catalog) -> None:
-        """Only what is committed is told, and it is told as it was then: what is decided meanwhile may yet be lost."""
+        """Collect the changes that shards are told of after the commit.
+
+        Only committed changes are told, as of that frame: later decisions may still be lost.
+        """
         if catalog.frame.finished:
-            return  # a part of a Base goes first; what is in the open frame is told with that one
+            return  # a part of a Base goes first; the changes in the open frame are told with that frame
         changed, catalog.changed = catalog.changed, {}
         queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
         self._sealed = Changes(catalog.version, queues)
@@ -226,14 +230,14 @@ class CatalogHost:
     def _failed(self, problem: BaseException) -> None:
         log = self._log
         if self._catalog is None or log is None:
-            return  # while opening, `open` raises what happened
+            return  # while opening, `open` raises the error
         self._catalog = self._log = self._commit = None
         self.why = f"{STOPPED} ({problem})"
         self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being reopened.", severity="error")
         self._lost(problem, log)
 
     def _lost(self, problem: BaseException, log: Log) -> None:
-        """Its host is over; the log may be in the middle of the append that failed."""
+        """The host has ended. Its log may be in the middle of the append that failed."""
         self._loop.call_soon(log.close)
         if not self._closed:
             self._reopening = self._loop.create_task(self._reopen())
@@ -249,6 +253,6 @@ class CatalogHost:
                 self.why = f"The catalog is stopped: {problem.message}"
                 self._alarms.put("catalog", self.why, severity="critical")
                 return
-            except Exception as problem:  # whatever it is, trying again is all that is left to do
+            except Exception as problem:  # whatever the error is, retrying is all that is left to do
                 self.why = f"The catalog could not be opened: {problem}"
                 self._alarms.put("catalog", self.why, severity="error")

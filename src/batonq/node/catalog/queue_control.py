@@ -1,7 +1,7 @@
-"""Queues and keys, which are the catalog's: finding them, changing them, and telling the shards.
+"""Queues and keys, which the catalog holds: finds them, changes them, and tells the shards.
 
-A change of a queue is committed in the catalog, then told to the shard and committed there, then answered; a shard that
-was away meanwhile is told when it is opened.
+A change of a queue is committed in the catalog, then told to the shard and committed there, and then answered. A shard
+that was not served meanwhile is told when it is opened.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from batonq.node.shard_host.keeper import ShardKeeper
 T = TypeVar("T")
 
 Queue = QueueEntry
-PURGE_S = 10.0  # how long a purge waits for a shard that nobody serves, or that is busy
+PURGE_S = 10.0  # how long a purge waits for a shard that is busy, or that no node serves
 AGAIN_S = 0.1
 TELL_AGAIN_S = 1.0
 
 
 class Control:
-    """The broker's part that is about queues."""
+    """The part of the broker that manages queues."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Control:
     ) -> None:
         self._loop = loop
         self._catalog = catalog
-        self._shards = shards  # those that are served here, for what must not wait
+        self._shards = shards  # the shards on this node, for operations that must not wait
         self._port = port
         self._control: set[asyncio.Task[Any]] = set()
-        self._ahead: set[int] = set()  # shards that know more than the catalog here
-        self._behind: set[int] = set()  # shards that have refused what they were told; they are told again
+        self._ahead: set[int] = set()  # shards that know a newer version than this node's catalog
+        self._behind: set[int] = set()  # shards that refused what they were told; they are told again
 
     def port(self, shard: int) -> ShardPort:
-        """One shard, wherever it is served."""
+        """One shard, on this node or another one."""
         return self._port(shard)
 
-    # --- which queue ----------------------------------------------------------------------------
+    # --- finding queues and keys ----------------------------------------------------------------
 
     def queue(self, account: str, name: str) -> Queue:
         entry = self._catalog.current().by_name.get(QueueName(account, name))
@@ -86,9 +86,9 @@ class Control:
         tags: Mapping[str, str],
         rest: bool = False,
     ) -> Queue:
-        """Create a queue, or find the one that exists.
+        """Create a queue, or return the existing one.
 
-        `rest`: a FIFO queue may have any name, and dead-letter queues form no chain.
+        `rest`: a FIFO queue may have any name, and dead-letter queues must not form a chain.
         """
 
         async def create() -> Queue:
@@ -102,7 +102,7 @@ class Control:
         return await self._uncancelled(create())
 
     async def set_attributes(self, queue: Queue, changes: Mapping[str, str], rest: bool = False) -> None:
-        """Change attributes. `rest`: dead-letter queues form no chain."""
+        """Change attributes. `rest`: dead-letter queues must not form a chain."""
 
         async def change() -> None:
             changed = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
@@ -117,7 +117,7 @@ class Control:
         await self._catalog.change(Catalog.set_permission, queue.number, label, statement)
 
     async def delete_queue(self, queue: Queue) -> None:
-        """Forget the queue; its messages are removed little by little afterwards."""
+        """Delete the queue. Its messages are removed gradually afterwards."""
 
         async def delete() -> None:
             await self._change(Catalog.delete_queue, queue.number)
@@ -125,7 +125,7 @@ class Control:
         await self._uncancelled(delete())
 
     async def purge_queue(self, queue: Queue) -> None:
-        """Remove all messages that the queue has now, on all of its shards, whoever serves them meanwhile."""
+        """Remove all messages that the queue has now, on all of its shards, even if a shard changes its owner."""
 
         async def purge() -> None:
             await self._catalog.change(Catalog.purge_queue, queue.number)
@@ -135,7 +135,7 @@ class Control:
         await self._uncancelled(purge())
 
     async def _purge_shard(self, queue: int, shard: int) -> None:
-        """What was there at first, and nothing that was sent later, though its owner dies in between."""
+        """Remove the messages that were there at the start, and no later ones, even if the owner dies in between."""
         give_up_s = self._loop.time() + PURGE_S
         point: tuple[int, int] | None = None
         while True:
@@ -148,19 +148,20 @@ class Control:
             except QueueDoesNotExist:
                 if self.queue_by_number(queue) is None:
                     raise
-                return  # the shard has not heard of it yet, so it has nothing of it
+                return  # the shard has not heard of the queue yet, so it has no messages of it
             except (Unavailable, OverLimit):
                 if self._loop.time() >= give_up_s:
                     raise
             await asyncio.sleep(AGAIN_S)
 
     def _now(self, queue: Queue) -> Queue:
-        """The queue as it is now: it may have grown since it was looked up."""
+        """The current state of the queue: it may have grown since it was looked up."""
         return self.queue_by_number(queue.number) or queue
 
     async def _reach_all(self, queue: Queue, version: int) -> None:
-        """Until the queue's shards know it as it is. One that nobody serves is told when it is opened, if there are
-        others.
+        """Wait until the queue's shards know its current state.
+
+        Of several shards, one that no node serves is not waited for: it is told when it is opened.
         """
         ports = [self._port(shard) for shard in queue.shards]
         told = await asyncio.gather(
@@ -171,31 +172,31 @@ class Control:
             raise failed[0]
 
     async def _change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        """A change of queues: committed in the catalog, then by the shards that it concerns and that are served."""
+        """Change queues: commit in the catalog, then in the shards that are concerned and served."""
         changed = await self._catalog.run(command, *arguments, **named)
         for shard in changed.shards:
             try:
                 await self._port(shard).reach(0, changed.version)
             except (BatonError, IndexError):
-                continue  # it is told when it is opened
+                continue  # the shard is told when it is opened
         return changed
 
     def tell(self, changes: Changes) -> None:
-        """The catalog has committed these changes: the shards that are served here hear of them, each in its order."""
+        """Tell the shards on this node about committed changes of the catalog, each in order."""
         for number in sorted(self._ahead):
             self._ahead.discard(number)
             self._tell_again(number)
         for number, (entry, shards) in changes.queues.items():
             for shard in shards:
                 if shard in self._ahead or shard >= len(self._shards) or not self._shards[shard].serving:
-                    continue  # it is told later, or when it is opened
+                    continue  # the shard is told later, or when it is opened
                 try:
                     self._tell(self._shards[shard].host(), number, entry, changes.version)
                 except BatonError:
                     self._tell_again_later(shard)
 
     def _tell_again(self, shard: int) -> None:
-        """Tell a shard all that it missed, as soon as it takes that."""
+        """Tell a shard all that it missed, as soon as it accepts that."""
         self._behind.discard(shard)
         if self._shards[shard].serving:
             self.reconcile(self._shards[shard])
@@ -207,7 +208,7 @@ class Control:
 
     @staticmethod
     def _tell(host: ShardHost, number: int, entry: Queue | None, version: int) -> None:
-        """Bring one queue on one shard to what the catalog said at that version."""
+        """Update one queue on one shard to the catalog's state at that version."""
         held = host.shard.queues.get(number)
         if entry is not None and host.shard.number in entry.shards:
             if held is None or held.policy.version < entry.policy_version:
@@ -216,8 +217,10 @@ class Control:
             host.close_queue(number, version)
 
     async def reach(self, host: ShardHost, queue: int, version: int) -> None:
-        """What the catalog has committed up to this version is told here; see to it that this shard knows this queue
-        too, although it was just opened, and that all of it is committed there.
+        """Wait until the catalog's changes up to this version are told here.
+
+        Also makes sure that this shard knows this queue, even if the shard was just opened, and that all of it is
+        committed there.
         """
         await self._catalog.reached(version)
         if queue and self._is_behind(host, queue, version):
@@ -229,22 +232,22 @@ class Control:
         await committed(host)
 
     def _is_behind(self, host: ShardHost, queue: int, version: int) -> bool:
-        """Whether a shard has not taken what it was told up to this version."""
+        """Whether a shard has not applied what it was told up to this version."""
         held, entry = host.shard.queues.get(queue), self.queue_by_number(queue)
         return held is None or (entry is not None and held.policy.version < entry.policy_version <= version)
 
     def reconcile(self, keeper: ShardKeeper) -> None:
-        """A shard was opened: tell it what it missed. What it is told is committed with its next frame.
+        """Tell a shard that was opened what it missed. These changes are committed with the shard's next frame.
 
-        Only what is committed in the catalog is told. What is decided there and not committed yet waits for that; if
-        it fails, the catalog is opened again, and then every shard comes here.
+        Only changes committed in the catalog are told. Uncommitted decisions wait for their commit. If that fails, the
+        catalog is reopened, and then this method is called for every shard.
         """
         if not self._catalog.serving:
             return
         host = keeper.host()
         held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
         if max(held.values(), default=0) > self._catalog.current().version:
-            self._ahead.add(keeper.number)  # it has heard more than the catalog here has: it is told later
+            self._ahead.add(keeper.number)  # the shard knows more than this node's catalog: it is told later
             return
         to_set, to_close = self._catalog.current().reconcile(keeper.number, held)
         point = self._catalog.point()
@@ -264,7 +267,7 @@ class Control:
     def _tell_missed(
         self, host: ShardHost, held: Mapping[int, int], to_set: Sequence[QueuePolicy], to_close: Sequence[int]
     ) -> None:
-        """What a shard missed that held these versions, as far as nobody has told it something newer since."""
+        """Tell a shard what it missed since these versions, unless it has been told something newer."""
         catalog = self._catalog.current()
         states = host.shard.queues
         try:
@@ -281,14 +284,14 @@ class Control:
         host.commit.kick()
 
     def _told(self, task: asyncio.Task[Any]) -> None:
-        """If it failed, the catalog or the shard is opened again, and the shard is told then."""
+        """After a failure the catalog or the shard is reopened, and the shard is told again."""
         self._control.discard(task)
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, BatonError):
             events.logger.error("a shard did not receive the catalog changes that it missed", exc_info=problem)
 
     def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
-        """A change goes through to its end although the client that asked for it has gone."""
+        """Complete a change even though the client that requested it has disconnected."""
         task = self._loop.create_task(_run(work))
         self._control.add(task)
         task.add_done_callback(self._control.discard)
@@ -296,7 +299,7 @@ class Control:
         return asyncio.shield(task)
 
     async def finish_control(self) -> None:
-        """Wait for changes that are under way."""
+        """Wait for changes in progress."""
         if self._control:
             await asyncio.gather(*self._control, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""Kinds of shards: how many replicas the log of each has, and how many shards there shall be of each kind."""
+"""Kinds of shards: the number of replicas of each shard's log, and the number of shards wanted per kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from batonq.errors import InvalidInput
 
 
 def to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Kinds of which shards are missing, each with how many there are to be: `count` of the log's own kind, and others.
+    """The kinds that lack shards, each with its wanted number: `count` of the log's own kind, and `others`.
 
     Raises InvalidInput when the log's own kind is among the others.
     """

@@ -1,1 +1,1 @@
-"""One node of several: it follows every log, owns some shards, and asks the others about the rest."""
+"""One node of a cluster: it follows every log, owns some shards, and asks the other nodes about the rest."""

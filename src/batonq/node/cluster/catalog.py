@@ -1,7 +1,8 @@
-"""The catalog where several share it: one decides on changes, all others follow, and each answers from what it has.
+"""The catalog of a cluster: one node decides on changes, all others follow, and each answers from its own replica.
 
-A command that another node has to run goes there by its name, and is answered with the catalog's version; the node that
-asked waits until its own replica is there. Before a queue is said not to exist, the owner is asked for its version.
+A command that another node has to run is forwarded by its name. The answer has the catalog's version, and the asking
+node waits until its own replica has reached that version. Before a queue is reported as missing, the owner is asked for
+its version.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from batonq.node.shard_host.keeper import KeeperState
 from batonq.node.shard_host.recovery import Recovery
 
 T = TypeVar("T")
-REACH_S = 10.0  # how long a replica may take to come to a version
-REFRESH_S = 2.0  # how long the owner is waited for before a queue is said not to exist
-CUT_OFF_S = 10.0  # without a word from the owner, signed requests are refused
+REACH_S = 10.0  # how long a replica may take to reach a version
+REFRESH_S = 2.0  # how long to wait for the owner before a queue is reported as missing
+CUT_OFF_S = 10.0  # after this long without an answer from the owner, signed requests are refused
 
-# Commands that one node may ask another to run, and what tells of their result there and here.
+# Commands that one node may ask another to run, and how their result is encoded there and decoded here.
 _Told = tuple[Callable[[Any], Any], Callable[[Catalog, Any], Any]]
 _NOTHING: _Told = (lambda result: None, lambda catalog, told: None)
 _QUEUE: _Told = (lambda entry: entry.number, lambda catalog, told: catalog.queue_by_number(told))
@@ -50,7 +51,7 @@ COMMANDS: dict[str, _Told] = {
 }
 
 SPREADING = {"create_queue": 2, "set_attributes": 1}  # commands that may spread a queue → which argument says so
-NEW = {"Baton.Spread", "Baton.Durability"}  # attributes that readers of the format before do not know
+NEW = {"Baton.Spread", "Baton.Durability"}  # attributes that the previous log format does not have
 
 
 class Answer(NamedTuple):
@@ -59,7 +60,7 @@ class Answer(NamedTuple):
     told: Any
 
 
-# To the catalog's owner: what is asked, the arguments, how long it may take in ms.
+# Asks the catalog's owner: name of the question, arguments, maximum time in milliseconds.
 AskOwner = Callable[[str, bytes, int], Awaitable[bytes]]
 TooOld = Callable[[int], Awaitable[str]]  # which nodes cannot read a version of the log format, see members.py
 _answer = msgspec.msgpack.Decoder(Answer)
@@ -68,7 +69,7 @@ _version = msgspec.msgpack.Decoder(int)
 
 
 class SharedCatalog(CatalogHost):
-    """What is the same wherever a catalog is followed by somebody: its versions, and its commands from afar."""
+    """What all followed catalogs share: versions, and commands from other nodes or processes."""
 
     def __init__(self, *, ask: AskOwner, **same: Any) -> None:
         super().__init__(**same)
@@ -78,7 +79,7 @@ class SharedCatalog(CatalogHost):
         self._heard_s = self._loop.time()
 
     def replica(self) -> Catalog | None:
-        """What is folded so far of a catalog that is kept elsewhere."""
+        """The replica folded so far of a catalog that another node or process hosts."""
         raise NotImplementedError
 
     def current(self) -> Catalog:
@@ -92,7 +93,7 @@ class SharedCatalog(CatalogHost):
         return self._catalog is not None or self.replica() is not None
 
     def _folded(self) -> None:
-        """The replica has moved: the shards that are served here hear of it."""
+        """Tell the shards on this node about new changes in the replica."""
         catalog = self.replica()
         if self._commit is not None or catalog is None:
             return
@@ -147,14 +148,14 @@ class SharedCatalog(CatalogHost):
         return version
 
     async def hear(self) -> None:
-        """Ask the owner how far it is, so that it is known that this node is not cut off."""
+        """Ask the owner for its version, to confirm that this node is not cut off."""
         if self.owned:
             self._heard_s = self._loop.time()
             return
         try:
             await self._owner_version()
         except BatonError:
-            return  # `check_heard` tells, if it lasts
+            return  # `check_heard` reports it if it lasts
 
     def check_heard(self) -> None:
         if not self.owned and self._loop.time() - self._heard_s > CUT_OFF_S:
@@ -175,12 +176,12 @@ class SharedCatalog(CatalogHost):
         return Changed(cast(T, result), answer.version, frozenset(answer.shards))
 
     async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        """By the catalog's owner."""
+        """Run a command at the catalog's owner, which is this node."""
         del name
         return await super().run(command, *arguments, **named)
 
     async def answer(self, name: str, data: bytes) -> bytes:
-        """What another node asks of the owner. Raises BatonError."""
+        """Answer another node's question to the owner. Raises BatonError."""
         if not self.owned:
             raise Unavailable(self.why or "This node no longer owns the catalog. Retry.")
         if name == "version":
@@ -197,7 +198,7 @@ class SharedCatalog(CatalogHost):
 
 
 class ClusterCatalog(SharedCatalog):
-    """Followed at all times, and kept while this node owns it."""
+    """A catalog that this node always follows, and hosts while it owns it."""
 
     def __init__(
         self, *, rules: Rules, recovery: Recovery, leases: Leases, too_old: TooOld, awake: Awake, **same: Any
@@ -260,8 +261,10 @@ class ClusterCatalog(SharedCatalog):
         return clean
 
     async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        """What makes a queue lie on several shards, or a shard be of another kind, is written in a format that all
-        nodes must be able to read.
+        """Run a command at the owner.
+
+        A command that spreads a queue over shards, or gives a shard another kind, needs a log format that all nodes can
+        read.
         """
         catalog = self.current()
         refused = ""
@@ -277,7 +280,7 @@ class ClusterCatalog(SharedCatalog):
         return await super()._run_here(name, command, *arguments, **named)
 
     def _lost(self, problem: BaseException, log: Log) -> None:
-        self._alarms.clear("catalog")  # it is followed; whether anybody keeps it is another question
+        self._alarms.clear("catalog")  # this node follows the catalog; whether any node hosts it is another question
         self.follower.lost(problem)
 
     async def close(self) -> None:

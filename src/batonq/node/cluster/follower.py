@@ -2,9 +2,9 @@
 
     FOLLOWING ──take──▶ TAKING ──▶ SERVING ──▶ (stepped down, lease lost, fenced, log failed) ──▶ FOLLOWING
 
-Taking: read on to the end, acquire the lease, read on once more, and commit the record of a new owner where the log
-ends; that it was committed there proves that nothing was missed. What an owner had decided and not committed must not
-survive it: unless it stepped down with everything committed, its state is dropped and folded anew from the log.
+To take a log, a node reads to its end, acquires the lease, reads to the end once more, and commits the record of a new
+owner there. That commit proves that nothing was missed. Uncommitted decisions of an owner must not survive its
+ownership: unless it stepped down with everything committed, its state is dropped and folded again from the log.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from batonq.node.shard_host.recovery import Folder, take_ownership
 
 Machine = Shard | Catalog
 NOT_OWNER = "Another node is the owner. Retry."
-LEADERLESS_TERMS = 4  # of a lease, that an owner waits for a log that takes nothing from anybody
+LEADERLESS_TERMS = 4  # lease terms that an owner waits for a log that accepts appends from no node
 
 
 class Follower:
-    """`serve` makes a host of the machine and commits its first frame; `stop` ends the host and says whether all that
-    it had decided is committed.
+    """Follows one log, and serves it while this node owns it.
+
+    `serve` creates a host for the machine and commits its first frame. `stop` ends the host and returns whether all its
+    decisions are committed.
     """
 
     def __init__(
@@ -73,12 +75,12 @@ class Follower:
         self._log: MirroredLog | None = None
         self._folder: Folder
         self._restarting: asyncio.Task[None] | None = None
-        self.leased_s = float("-inf")  # when the lease was asked for that was given last
-        self.heard_s = float("-inf")  # when another node's frame came last
+        self.leased_s = float("-inf")  # when the current lease was requested
+        self.heard_s = float("-inf")  # when the last frame of another node arrived
 
     @property
     def machine(self) -> Machine | None:
-        """What is folded so far; None while it is being read from the beginning."""
+        """The state folded so far; None while the log is read from the beginning."""
         return self._machine
 
     @property
@@ -87,21 +89,25 @@ class Follower:
 
     @property
     def trouble(self) -> str:
-        """Why the log does not get on; empty: it does, or is being read."""
+        """Why the log makes no progress; empty: it does, or is being read."""
         return "" if self._log is None else self._log.trouble
 
     @property
     def leased(self) -> bool:
-        """Whether the lease surely lasts. A node that was asleep does not know what became of it meanwhile: what it
-        would append is refused, but what it would only tell, nobody else can check.
+        """Whether the lease is certain to be valid.
+
+        A node that was asleep does not know whether its lease was lost meanwhile. The log refuses what such a node
+        appends, but nothing checks what it only answers.
         """
         return self._loop.time() < self.leased_s + self._settings.lease_s
 
     @property
     def holds(self) -> bool:
-        """Whether it may go on as the owner: the lease lasts, or could not be renewed while this node was awake all
-        the time and its log took what it appended, or for some terms takes nothing from anybody. Then a commit proves
-        that nobody else has it yet, and whatever needs no commit is not answered.
+        """Whether the node may continue as the owner.
+
+        It may while its lease is valid. It also may when the lease could not be renewed, but the node was awake all the
+        time, and its log accepted its appends or, for some terms, accepts appends from no node. A commit then proves
+        that no other node owns the log yet, and requests that need no commit are not answered.
         """
         if self.leased or not self._awake.since(self.leased_s):
             return self.leased
@@ -111,12 +117,12 @@ class Follower:
         return log.leaderless and self._loop.time() < self.leased_s + LEADERLESS_TERMS * self._settings.lease_s
 
     async def open(self) -> None:
-        """Read the log and follow it. Raises what prevents it."""
+        """Read the log and follow it. Raises the error that prevents it."""
         machine, log = await self._read()
         self._begin(machine, log)
 
     def open_in_time(self) -> None:
-        """The same, tried until it works."""
+        """Like `open`, retried until it succeeds."""
         self._restarting = self._loop.create_task(self._read_again(0.0))
 
     def _begin(self, machine: Machine, log: MirroredLog) -> None:
@@ -136,15 +142,16 @@ class Follower:
         self._on_frame()
 
     def _problem(self, problem: BaseException) -> None:
-        """Following ended."""
+        """Called when following ended."""
         if self.state is KeeperState.FOLLOWING:
             self._restart(problem)
 
-    # --- becoming the owner ---------------------------------------------------------------------
+    # --- taking ownership -----------------------------------------------------------------------
 
     async def take(self, released_ms: int = 0) -> None:
-        """Become the owner. `released_ms`: the owner before stepped down then. Raises OwnershipHeld, and whatever else
-        prevents it; then it is followed again.
+        """Become the owner. `released_ms`: when the previous owner stepped down.
+
+        Raises OwnershipHeld, or whatever else prevents it. The log is then followed again.
         """
         if self.state is not KeeperState.FOLLOWING:
             raise Unavailable(self.why)
@@ -182,10 +189,10 @@ class Follower:
             grace_ms = min(grace_ms, max(0, self._clock.now_ms() - released_ms))
         return take_ownership(machine, log, epoch, self._clock, grace_ms, self._settings.dev)
 
-    # --- being it no more -----------------------------------------------------------------------
+    # --- giving up ownership --------------------------------------------------------------------
 
     async def step_down(self) -> None:
-        """Commit what is decided, serve no more, give up the lease, and follow."""
+        """Commit all decisions, stop serving, release the lease, and follow."""
         if self.state is not KeeperState.SERVING:
             raise Unavailable(self.why)
         machine, log = self._machine, self._log
@@ -199,20 +206,20 @@ class Follower:
         await self._release()
 
     def lost(self, problem: BaseException) -> None:
-        """The host is over: its log failed, or belongs to another node now."""
+        """The host has ended: its log failed, or another node owns the log now."""
         if self.state is KeeperState.SERVING:
             self._restart(problem)
 
     async def _release(self) -> None:
-        """Give up the lease, if there is one: nobody else can serve it meanwhile."""
+        """Release the lease, if there is one: while it is held, no other node can serve the log."""
         if self.number in self._leases.held():
             try:
                 await self._leases.release(self.number)
-            except BatonError as problem:  # it ends by itself
+            except BatonError as problem:  # the lease expires without it
                 events.warning("release_failed", f"{self.name}: {problem.message}")
 
     def _restart(self, problem: BaseException) -> None:
-        """Drop all state, and fold it anew."""
+        """Drop all state, and fold it again."""
         if self.state in (KeeperState.CLOSED, KeeperState.OPENING):
             return
         self._set(KeeperState.OPENING, f"{self.name} is being read again ({problem}). Retry.")
@@ -233,12 +240,12 @@ class Follower:
             except LogCorrupt as damage:
                 self._set(KeeperState.BROKEN, f"{self.name} is stopped: {damage.message}")
                 self._alarms.put(f"following-{self.number}", self.why, severity="critical")
-            except Exception as again:  # whatever it is, trying again is all that is left to do
+            except Exception as again:  # whatever the error is, retrying is all that is left to do
                 self._set(KeeperState.OPENING, f"{self.name} could not be read: {again}")
                 self._alarms.put(f"following-{self.number}", self.why, severity="error")
 
     async def close(self) -> None:
-        """Follow no more. The host, if there is one, was ended before; the log is closed with all others."""
+        """Stop following. The host, if any, was ended before; the log is closed with all others."""
         self._set(KeeperState.CLOSED, "The node is stopping. Retry.")
         await end(self._restarting)
         if self._log is not None:

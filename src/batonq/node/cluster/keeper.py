@@ -1,4 +1,4 @@
-"""A shard's place in a node of a cluster: followed at all times, served while the node owns it."""
+"""A shard's place in a node of a cluster: always followed, and served while the node owns it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURED_S = 2.0
 
 
 class Measured(NamedTuple):
-    """What had been written and handed out at a time, and what load that meant."""
+    """What had been written and delivered at a time, and the load computed from that."""
 
     at_s: float
     rows: int
@@ -33,7 +33,7 @@ NOT_MEASURED = Measured(0.0, 0, 0, Load())
 
 
 class ClusterKeeper(ShardKeeper):
-    """`open` begins to follow; `follower` becomes the owner and steps down."""
+    """`open` starts following. `follower` becomes the owner and steps down."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClusterKeeper(ShardKeeper):
             on_state=self._set_state,
             awake=awake,
         )
-        self._followed = False  # when it was closed
+        self._followed = False  # the value of `followed` at the time of `close`
         self._measured = NOT_MEASURED
 
     def _set_state(self, state: KeeperState, why: str) -> None:
@@ -95,7 +95,7 @@ class ClusterKeeper(ShardKeeper):
         return self.follower.machine is not None
 
     async def _stop(self) -> bool:
-        """Serve no more; whether all that was decided is committed."""
+        """Stop serving. Returns whether all decisions are committed."""
         host, self._host = self._host, None
         if host is None:
             return False
@@ -112,18 +112,18 @@ class ClusterKeeper(ShardKeeper):
     def _failed(self, problem: BaseException) -> None:
         host, self._host = self._host, None
         if host is None:
-            return  # while it is taken, `take` raises what happened
+            return  # while the shard is being taken, `take` raises the error
         self.failures += 1
         self.follower.lost(problem)
 
     def abandon(self, problem: BaseException) -> None:
-        """The lease is lost: what is not committed by now will not be by this node."""
+        """The lease is lost: this node will commit nothing more."""
         if self._host is not None:
             self._host.commit.abandon(problem)
 
     @property
     def followed(self) -> bool:
-        """Whether what is folded is just what is committed: there was nothing that this node had decided."""
+        """Whether the folded state is exactly the committed state: this node had made no decisions."""
         return self._followed
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class ClusterKeeper(ShardKeeper):
         await self.follower.close()
 
     def load(self) -> Load:
-        """What the shard asks of this node: rates are over the last seconds, however often this is asked."""
+        """The shard's load on this node. Rates cover the last seconds, however often this is called."""
         host = self._host
         if host is None:
             self._measured = NOT_MEASURED

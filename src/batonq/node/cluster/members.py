@@ -1,8 +1,8 @@
-"""The nodes of a cluster, as each tells of itself: where it is, what it carries, what time it has.
+"""The nodes of a cluster, as each describes itself: its address, its load, its clock.
 
-A clock is compared by how far it is from this node's steady one, which nobody sets: so a node whose own clock jumps
-knows it at once, and goes on with the time that most have. What is told has been under way for a while and is up to a
-term old, never early, so of the last times that a node told the one that makes it latest is nearest to the truth.
+Wall clocks are compared with this node's monotonic clock, which no operator sets. So a node whose own clock jumps knows
+it at once, and continues with the time that most nodes have. A published time arrives late and is up to a term old, but
+never early. So of the last times that a node published, the one that makes its clock latest is nearest to the truth.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ HEARD_MAX = 8  # times of one node that are remembered
 
 
 class Known(NamedTuple):
-    """A member, and what it tells of itself."""
+    """A member, and what it publishes about itself."""
 
     member: Member
-    clocks_ms: tuple[int, ...]  # its clock less our steady one, the last times that it was heard
+    clocks_ms: tuple[int, ...]  # its clock minus our monotonic clock, at the last times that it was heard
     weights: dict[int, float]
     draining: bool
     format: int  # the newest version of the log format that it reads
-    in_trouble: bool = False  # one of its logs does not get on
+    in_trouble: bool = False  # one of its logs makes no progress
 
     @property
     def clock_ms(self) -> int:
@@ -37,7 +37,7 @@ class Known(NamedTuple):
 
 
 class Members:
-    """`known` is as it was heard last. Notes are told and heard once in `term_s`, so they are up to that old."""
+    """`known` is the state last heard. Notes are published and read once per `term_s`, so they are up to that old."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Members:
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._off_max_ms = balance.CLOCK_OFF_MAX_MS + term_s * 1000
-        self._notes: dict[str, str] = {}  # the last one of each
+        self._notes: dict[str, str] = {}  # the last note per node
 
     async def announce(self, weights: Mapping[int, float], draining: bool, in_trouble: bool = False) -> None:
-        """Tell the others. Raises Unavailable."""
+        """Publish this node's note. Raises Unavailable."""
         told = {str(shard): round(weight, 3) for shard, weight in weights.items()}
         note = {
             "clock_ms": self._wall_ms(),
@@ -71,14 +71,14 @@ class Members:
         await self._leases.announce(json.dumps(note))
 
     async def look(self) -> None:
-        """Who is alive right now, for somebody who asks; if that cannot be told, what was heard last stays."""
+        """Read which nodes are alive now. If that fails, the state last heard stays."""
         try:
             await self.hear()
         except BatonError as problem:
             events.info("members_unknown", f"The list of live nodes cannot be read: {problem.message}")
 
     async def hear(self) -> None:
-        """Raises Unavailable."""
+        """Read the notes of all nodes. Raises Unavailable."""
         members = await self._leases.members()
         steady_ms = self._steady_ms()
         known: dict[str, Known] = {}
@@ -97,7 +97,7 @@ class Members:
                     heard[:HEARD_MAX],
                     weights,
                     bool(told["draining"]),
-                    int(told.get("format", PLAIN_VERSION)),  # releases before it did not tell
+                    int(told.get("format", PLAIN_VERSION)),  # older releases do not publish it
                     bool(told.get("in_trouble", False)),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
@@ -115,14 +115,14 @@ class Members:
         )
 
     def clock_off_ms(self) -> int:
-        """How far this node's clock is off the median of all; 0 when that is not much, or too few are there to tell."""
+        """How far this node's clock is from the median of all; 0 when that is little, or too few nodes are known."""
         own_ms = self._wall_ms() - self._steady_ms()
         others = [known.clock_ms - own_ms for name, known in self.known.items() if name != self._node]
         off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
         return off_ms if abs(off_ms) > self._off_max_ms else 0
 
     def time_s(self) -> float:
-        """The time of day: this node's own, or that of most nodes when this one is far off."""
+        """The time of day: this node's own, or that of most nodes when this node's clock is far off."""
         return (self._wall_ms() - self.clock_off_ms()) / 1000
 
     def clock_is_off(self) -> bool:

@@ -1,4 +1,4 @@
-"""A node of a cluster, put together: every log followed, some shards owned, the rest asked for over HTTP."""
+"""Builds a node of a cluster: it follows every log, owns some shards, and reaches the rest over HTTP."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FollowedLogs(StoreLogs):
 
 
 class ClusterNode(Node):
-    """Started, it follows everything there is and owns nothing yet; `settings.advertise` is where others reach it."""
+    """Once started, the node follows every log and owns nothing yet. Other nodes reach it at `settings.advertise`."""
 
     catalog: ClusterCatalog
 
@@ -136,7 +136,7 @@ class ClusterNode(Node):
         self._upkeep = self._loop.create_task(self.maintenance.run())
 
     async def _open_shards(self) -> None:
-        """The first node makes the shards that there are; every node then follows them all."""
+        """Follow all shards. The first node of a cluster creates them."""
         deadline_s = self._loop.time() + START_S
         for replicas, _ in self._kinds_to_open():
             await self._logs.check_kind(replicas)
@@ -157,8 +157,10 @@ class ClusterNode(Node):
         await self._follow_shards()
 
     async def _follow_shards(self) -> None:
-        """Read all of them before one is taken: leases get the length of an outage, and it would be over for them
-        while nobody can be answered here yet.
+        """Read all shards before any is taken.
+
+        Running leases get the length of an outage as grace. If a shard were taken first, that grace would run out while
+        this node cannot answer requests yet.
         """
         count = len(self.catalog.current().shards)
         keepers = [self._keeper(number) for number in range(len(self.shards), count)]
@@ -170,7 +172,7 @@ class ClusterNode(Node):
         self._owned.update({keeper.number: keeper for keeper in keepers})
 
     def _follow_new_shards(self, count: int) -> None:
-        """Shards were added to the cluster while it runs."""
+        """Follow shards that were added to the running cluster."""
         for number in range(len(self.shards), count):
             keeper = self._keeper(number)
             self.shards.append(keeper)
@@ -202,17 +204,17 @@ class ClusterNode(Node):
         return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
 
     def epoch_here(self, shard: int) -> int:
-        """With which epoch this node serves a shard, or keeps the catalog."""
+        """The epoch with which this node serves a shard, or hosts the catalog."""
         return self.catalog.current().epoch if shard == CATALOG_SHARD else self.shards[shard].host().shard.epoch
 
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
-        """What was received for another node that does not want it any more."""
+        """Give back messages that were received for another node, which no longer wants them."""
         await self.broker.give_back_found(found)
 
     async def _catalog_here(self, name: str, data: bytes) -> bytes | None:
         return await self.catalog.answer(name, data) if self.catalog.owned else None
 
-    # --- what happens -----------------------------------------------------------------------------
+    # --- callbacks --------------------------------------------------------------------------------
 
     def _frame_folded(self, shard: int) -> None:
         if hasattr(self, "broker") and self.broker.history.waiting:
@@ -232,7 +234,7 @@ class ClusterNode(Node):
             self._follow_new_shards(len(catalog.shards))
 
     async def _on_term(self) -> None:
-        """Once in a while, beside the leases."""
+        """Periodic work, beside the leases."""
         await self.catalog.hear()
         for each in self._owned.values():
             follower, number = each.follower, each.follower.number
@@ -252,14 +254,14 @@ class ClusterNode(Node):
         return self.ownership_loop.others.time_s()
 
     def trust(self, context: ssl.SSLContext) -> None:
-        """Whom to take for a node of the cluster, for connections to come."""
+        """Set which certificates identify nodes of the cluster, for new connections."""
         if isinstance(self.peers, Peers):
             self.peers.context = context
 
     # --- stop -------------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """The first step of a clean stop: others take what this node has, while it still answers."""
+        """The first step of a clean stop: other nodes take this node's shards while it still answers."""
         await self.ownership_loop.hand_over()
 
     async def stop(self) -> None:
@@ -275,12 +277,12 @@ class ClusterNode(Node):
         if hasattr(self, "_leases"):
             try:
                 await self._leases.withdraw()
-            except BatonError as problem:  # it ends by itself
+            except BatonError as problem:  # the lease expires without it
                 events.warning("withdraw_failed", problem.message)
         self.peers.close()
         await super()._close()
 
-    # --- reading ----------------------------------------------------------------------------------
+    # --- inspection -------------------------------------------------------------------------------
 
     def not_ready(self) -> str:
         if not self.started:
@@ -293,7 +295,7 @@ class ClusterNode(Node):
         except Unavailable as problem:
             return problem.message
         if self._was_ready:
-            return ""  # a shard that has no owner for a moment is no reason to send clients elsewhere
+            return ""  # a shard that has no owner for a moment is no reason to send clients to other nodes
         owners = self.ownership_loop.owners
         missing = [number for number in (CATALOG_SHARD, *shards) if number not in owners]
         if missing:
@@ -330,7 +332,7 @@ class ClusterNode(Node):
         }
 
     def _queues(self) -> list[dict[str, Any]]:
-        """Where queues lie; those on several shards first, if not all can be told."""
+        """The shards of queues. If the list must be cut, queues on several shards come first."""
         queues = sorted(self.catalog.current().queues.values(), key=lambda queue: -len(queue.shards))
         return [
             {

@@ -1,7 +1,7 @@
-"""What one node answers another: about shards that it serves, the catalog that it keeps, and itself.
+"""Answers other nodes: about the shards that this node serves, the catalog that it hosts, and itself.
 
-Answers are remembered for some seconds by the name of the call, so that a call whose answer got lost can be made again
-without being run again. The name says which owner is meant, by its epoch: no other one runs it.
+Answers are remembered for some seconds under the name of the call, so that a call whose answer was lost can be repeated
+without being executed again. The name includes the epoch of the owner that is meant: no other owner executes the call.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from batonq.node.routing.ports import ShardPort
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
-NAMES_MAX = 500_000  # of calls whose answers took too much room: more than a node answers in REMEMBERED_S
+NAMES_MAX = 500_000  # of calls whose answers took too much memory: more than a node answers in REMEMBERED_S
 SUBMIT = f"/{wire.SUBMIT}"
 POLL = f"/{wire.POLL}"
 MATCHING = "/receive_matching"
-CANCELLED = (POLL, MATCHING)  # calls that their owner is told of when nobody waits for them any more
+CANCELLED = (POLL, MATCHING)  # calls whose owner is told when no client waits for them any more
 DIGITS_MAX = 18
 Leases = list[tuple[int, list[tuple[int, int, int]]]]  # claims on messages of a queue
 _take = msgspec.msgpack.Decoder(tuple[int, int])
@@ -44,12 +44,12 @@ def call_name(call: str, epoch: int) -> str:
 
 
 def _meant_epoch(name: str) -> int:
-    """Of the owner that a call is meant for; 0: it is not said."""
+    """The epoch of the owner that a call is meant for; 0: the name has none."""
     return _number(name.rpartition("-")[2]) or 0 if "-" in name else 0
 
 
 def _number(text: str) -> int | None:
-    """What a sender wrote as a number; None: it is none, or none that there can be."""
+    """Parse a number that a sender wrote; None: it is not a number, or too long."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
@@ -57,34 +57,34 @@ def _number(text: str) -> int | None:
 class Call:
     task: asyncio.Task[bytes]
     path: str
-    body: bytes  # what was asked, as long as it may have to be undone
+    body: bytes  # the request, for as long as it may have to be undone
     waiting: int = 0  # requests that wait for its answer
-    told: bool = False  # somebody was given the answer
-    instead: bytes = b""  # what is answered from now on
+    told: bool = False  # some request got the answer
+    instead: bytes = b""  # the answer from now on
 
 
 class Memory:
-    """The last answers: at most so many, so long, and so many bytes. Calls that still run are not counted.
+    """Remembers the last answers, limited in number, age and bytes. Calls that still run are not counted.
 
-    An answer that had to go before its time leaves the call's name: it must not be run again. When there are too many
-    names of that kind, no other call is run until the oldest has had its time.
+    When an answer is evicted before its time, the call's name stays, because the call must not be executed again. When
+    there are too many such names, no new call is executed until the oldest name expires.
     """
 
     def __init__(self) -> None:
         self._calls: dict[str, Call] = {}
-        self._names: dict[str, float] = {}  # of answers that had to go, and when their calls ended
-        self._ends: dict[str, float] = {}  # when a call ended, the first to end first
+        self._names: dict[str, float] = {}  # names of evicted answers, and when their calls ended
+        self._ends: dict[str, float] = {}  # when each call ended, in order of ending
         self._bytes = 0
 
     def find(self, name: str) -> Call | None:
         return self._calls.get(name)
 
     def has_lost(self, name: str) -> bool:
-        """Whether a call was run whose answer is not here any more."""
+        """Whether the call was executed and its answer was evicted."""
         return name in self._names
 
     def is_full(self) -> bool:
-        """Whether one more call could not be told from a repetition later."""
+        """Whether a further call could later not be told apart from a repetition."""
         if len(self._names) >= NAMES_MAX:
             self._shrink()
         return len(self._names) >= NAMES_MAX
@@ -102,7 +102,7 @@ class Memory:
     def _ended(self, name: str) -> None:
         call = self._calls.get(name)
         if call is None or call.task.cancelled() or isinstance(call.task.exception(), NotOwner):
-            self._calls.pop(name, None)  # it was not run, and may be the next time
+            self._calls.pop(name, None)  # the call was not executed, and may be next time
             return
         self._ends[name] = asyncio.get_running_loop().time()
         self._bytes += _size(call.task)
@@ -130,8 +130,9 @@ def _size(task: asyncio.Task[bytes]) -> int:
 
 
 def _without_leases(call: Call) -> tuple[list[Any], Leases]:
-    """The outcomes of a call without what its receives got, and that. A receive by attempt keeps it: whoever asked asks
-    for the same leases again.
+    """Split the outcomes of a call from the leases of its receives.
+
+    A receive with an attempt id keeps its leases: the client asks for the same leases again.
     """
     outcomes = wire.decode_outcomes(call.task.result())
     leases: Leases = []
@@ -143,7 +144,7 @@ def _without_leases(call: Call) -> tuple[list[Any], Leases]:
 
 
 class Serving(Protocol):
-    """What has shards that others may ask for."""
+    """A node or process with shards that others may ask for."""
 
     @property
     def catalog(self) -> SharedCatalog: ...
@@ -154,14 +155,14 @@ class Serving(Protocol):
 
 
 class Served(Serving, Protocol):
-    """The node of a cluster, as far as others may ask it."""
+    """The parts of a cluster's node that other nodes may ask for."""
 
     @property
     def ownership_loop(self) -> OwnershipLoop: ...
 
 
 class ShardAnswering:
-    """The part that is about shards and the catalog."""
+    """Answers calls about shards and the catalog."""
 
     def __init__(self, node: Serving) -> None:
         self._node = node
@@ -194,14 +195,14 @@ class ShardAnswering:
                 call.body = b""
             return call.instead or answer
         except asyncio.CancelledError:
-            if call.waiting == 1:  # else somebody repeats the call, and wants its answer
+            if call.waiting == 1:  # else another request repeats the call, and wants its answer
                 self._give_up(name, call)
             raise
         finally:
             call.waiting -= 1
 
     def _give_up(self, name: str, call: Call) -> None:
-        """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""
+        """Handle a caller that disconnected. The call is still executed, but its received messages are given back."""
         if call.path.endswith(CANCELLED):
             self._memory.forget(name)
             self._spawn(self._undo(call))
@@ -227,8 +228,10 @@ class ShardAnswering:
             await self._give_back(call, _without_leases(call)[1])
 
     async def _undo_receives(self, call: Call) -> None:
-        """Of a call that did other things too. Whoever makes it again is told that its receives were not run; one who
-        has done so meanwhile, or who was answered, keeps them.
+        """Undo the receives of a call that also did other things.
+
+        A caller that repeats the call is told that its receives were not executed. A caller that has repeated it
+        meanwhile, or that got the answer, keeps the leases.
         """
         await asyncio.wait((call.task,))
         if call.waiting or call.told or call.task.cancelled() or call.task.exception() is not None:
@@ -239,7 +242,7 @@ class ShardAnswering:
             await self._give_back(call, leases)
 
     async def _give_back(self, call: Call, leases: Leases) -> None:
-        """Leases that cannot be given back run out."""
+        """Give leases back. Those that cannot be given back expire."""
         port = self._node.port_here(int(call.path.split("/")[1]))
         if port is not None:
             for queue, claims in leases:
@@ -275,11 +278,11 @@ class ShardAnswering:
             )
 
     async def _own(self, what: str, body: bytes) -> bytes:
-        """About the node itself."""
+        """Answer a question about the node itself."""
         raise NotImplementedError
 
     def _let_go(self, body: bytes) -> None:
-        """Whoever made a call does not want its answer any more."""
+        """Handle the notice that a caller no longer wants the answer to its call."""
         name = _name.decode(body)
         call = self._memory.find(name)
         if call is not None:

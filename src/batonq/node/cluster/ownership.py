@@ -1,8 +1,8 @@
-"""Which shards this node owns: leases kept in time, free shards taken, shards handed over one at a time.
+"""Which shards this node owns: renews leases in time, takes free shards, and hands shards over one at a time.
 
-Liveness only: safety is the log's. A free shard is left alone for a while, the longer, the more the node has already,
-so that shards spread; whoever is named as the next owner takes it at once. A shard is kept for some time before it is
-moved for balance.
+All of this is for liveness only: the log provides safety. A node leaves a free shard alone for a while, longer the more
+shards it has, so that shards spread over the nodes. A node that is named as the next owner takes the shard at once. A
+shard is kept for some time before it is moved for balance.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
 from batonq.node.shard_host.keeper import KeeperState
 
-TERMS = 3  # how often within a lease's term it is renewed
+TERMS = 3  # renewals per lease term
 LOOK_EVERY_S = 0.05
-LONG_AGO_MS = 60_000  # what is further back than this, by a clock that nothing confirms yet, may be an error of it
+LONG_AGO_MS = 60_000  # a log that seems older than this may only look so, because the clock is unconfirmed and wrong
 WATCH_AGAIN_S = 0.2
 RENEW_AGAIN_S = 0.2
 
 
 class Owned(Protocol):
-    """A shard, or the catalog, as far as it can be owned."""
+    """A shard, or the catalog, as something that a node can own."""
 
     @property
     def follower(self) -> Follower: ...
@@ -43,12 +43,12 @@ class Owned(Protocol):
     def abandon(self, problem: BaseException) -> None: ...
 
 
-# Ask another node to take a shard now, which was released at this time.
+# Asks another node to take a shard now. The last argument is when the shard was released.
 AskToTake = Callable[[Member, int, int], Awaitable[None]]
 
 
 class Handed(NamedTuple):
-    """A shard that another node has taken, and may not have told of yet."""
+    """A shard that another node has taken, and may not have published yet."""
 
     target: str
     weight: float
@@ -74,7 +74,7 @@ class OwnershipLoop:
         self.node = node
         self.owners: dict[int, Lease] = {}
         self.draining = False
-        self.complete = False  # all shards that there are can be taken here
+        self.complete = False  # whether this node can take all existing shards
         self._leases = leases
         self._awake = awake
         self._owned = owned
@@ -86,12 +86,12 @@ class OwnershipLoop:
         self._on_term = on_term
         self._loop = asyncio.get_running_loop()
         self._started_s = self._loop.time()
-        self._disturbed_s = float("-inf")  # when the leases could not be reached last
+        self._disturbed_s = float("-inf")  # when the leases were last unreachable
         self._free_since: dict[int, float] = {}
         self._held_since: dict[int, float] = {}
-        self._busy: set[int] = set()  # being taken, or handed over
+        self._busy: set[int] = set()  # shards being taken or handed over
         self._handed: dict[int, Handed] = {}
-        self._noted_s: dict[int, float] = {}  # when an owner was told of last
+        self._noted_s: dict[int, float] = {}  # per shard: when its owner was last reported
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._works: dict[asyncio.Task[Any], None] = {}
@@ -115,11 +115,11 @@ class OwnershipLoop:
         ]
 
     async def stop(self) -> None:
-        """Own nothing new, and give up nothing: see `hand_over`."""
+        """Stop taking shards. This releases none: see `hand_over`."""
         await end(*self._tasks, *self._works)
 
     async def next_change(self, timeout_s: float) -> None:
-        """Until an owner changes, but not longer."""
+        """Return when an owner changes, or after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -155,15 +155,17 @@ class OwnershipLoop:
         self._tell()
 
     def _noted_free(self, shard: int) -> None:
-        """A lease ran out, or was given up. If it is one that could not be renewed here, it is renewed before others
-        take the shard; they wait for that, see `_take`.
+        """Handle a lease that expired or was released.
+
+        If this node still serves the shard and could not renew the lease, it renews the lease before others take it.
+        Other nodes leave time for that, see `_take`.
         """
         self.owners.pop(shard, None)
         if shard in self.serving() and shard not in self._busy:
             self._spawn(self._renew_one(shard))
 
     def _yield_to(self, lease: Lease) -> None:
-        """Another node has a shard, under a higher epoch, that this one still serves: it was asleep, or cut off."""
+        """Stop serving a shard that another node owns under a higher epoch: this node was asleep, or cut off."""
         each = self._owned.get(lease.shard)
         machine = each.follower.machine if each is not None else None
         if lease.node != self.node and machine is not None and lease.epoch > machine.epoch:
@@ -174,7 +176,7 @@ class OwnershipLoop:
         self._changed = asyncio.Event()
 
     async def refresh(self) -> None:
-        """Ask who owns what: somebody said that it is another one by now. What was told meanwhile is newer."""
+        """Read who owns what, because a node said that an owner has changed. Changes reported meanwhile are newer."""
         began_s = self._loop.time()
         holders = await self._leases.holders()
         for shard in self.owners.keys() | holders.keys():
@@ -187,7 +189,7 @@ class OwnershipLoop:
                 self._noted_free(shard)
         self._tell()
 
-    # --- keeping ---------------------------------------------------------------------------------
+    # --- keeping leases --------------------------------------------------------------------------
 
     async def _renew(self) -> None:
         pause_s = self._settings.lease_s / TERMS
@@ -197,20 +199,23 @@ class OwnershipLoop:
             await asyncio.sleep(pause_s if all(renewed) else RENEW_AGAIN_S)
 
     def _give_up_what_is_lost(self) -> None:
-        """A node that was asleep while it took a shard may hear that the lease has ended before it serves it."""
+        """Stop serving shards without a lease.
+
+        If this node was asleep while it took a shard, the lease may have expired before the shard was served.
+        """
         held = self._leases.held()
         for shard in self.serving():
             if shard not in held:
                 self._lose(shard, Fenced("its lease expired while it was being taken over"))
 
     def _uses(self, shard: int) -> bool:
-        """A lease that is held and not used is one that could not be given up: it ends by itself."""
+        """Whether a held lease is in use. A lease that is not could not be released, and expires."""
         each = self._owned.get(shard)
         used = (KeeperState.TAKING, KeeperState.SERVING, KeeperState.LEAVING)
         return each is not None and each.follower.state in used
 
     async def _meet(self) -> None:
-        """Tell the others of this node, and hear of them. Apart from the leases, which must not wait for it."""
+        """Publish this node's note and read the others'. Lease renewals run separately, and do not wait for this."""
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
@@ -229,7 +234,10 @@ class OwnershipLoop:
             await asyncio.sleep(self._settings.lease_s / TERMS)
 
     async def _renew_one(self, shard: int) -> bool:
-        """Whether it was renewed. What gets no answer soon is asked again: nobody may be there to hear it."""
+        """Renew a lease, and return whether that succeeded.
+
+        The request is repeated when there is no answer soon: it may have reached no server.
+        """
         began_s = self._loop.time()
         try:
             async with asyncio.timeout(self._settings.lease_s / TERMS):
@@ -252,7 +260,7 @@ class OwnershipLoop:
     def _my_weights(self) -> dict[int, float]:
         return {shard: self._owned[shard].load().weight for shard in self.serving()}
 
-    # --- taking ----------------------------------------------------------------------------------
+    # --- taking shards ---------------------------------------------------------------------------
 
     async def _take(self) -> None:
         while True:
@@ -260,7 +268,7 @@ class OwnershipLoop:
             now_s = self._loop.time()
             for shard, each in list(self._owned.items()):
                 lease = self.owners.get(shard)
-                taken = lease is not None and lease.node != self.node  # our own is from before a restart
+                taken = lease is not None and lease.node != self.node  # a lease of this node is from before a restart
                 if taken or each.follower.state is not KeeperState.FOLLOWING or shard in self._busy:
                     self._free_since.pop(shard, None)
                     continue
@@ -270,19 +278,22 @@ class OwnershipLoop:
                 may = may and not self._waits_for_others(each)
                 if may and now_s - since_s >= balance.backoff_s(owned, 0.0):
                     self._spawn(self._take_one(shard, each, 0))
-                    break  # it counts as owned when the next one is looked at
+                    break  # the shard counts as owned when the next one is considered
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _let_be_s(self, each: Owned) -> float:
-        """How long a free shard is left to others: longer to an owner that was heard of just now, and only could not
-        renew its lease.
+        """How long a free shard is left to other nodes.
+
+        The time is longer if the shard's owner was heard of recently, and only could not renew its lease.
         """
         alive = self._loop.time() - each.follower.heard_s < self._settings.lease_s / 2
         return 0.2 * self._random.random() + (self._settings.lease_s / 2 if alive else 0.0)
 
     def _waits_for_others(self, each: Owned) -> bool:
-        """After a start: when all nodes were away for long, or this one's clock is wrong, others are there within a
-        lease's term to tell which.
+        """Whether to wait for other nodes after a start.
+
+        When the log seems old, either all nodes were down for long, or this node's clock is wrong. Within a lease term
+        other nodes appear and show which.
         """
         machine = each.follower.machine
         if machine is None or len(self.members) > 2 or self._loop.time() - self._started_s > self._settings.lease_s:
@@ -299,7 +310,7 @@ class OwnershipLoop:
             return
         with self._at_work(shard):
             if self._busy == {shard} and not self.serving():
-                self._clock.set()  # no shard has its time from it, so that it need not be worked off
+                self._clock.set()  # no shard has its time from the clock yet, so the clock may jump instead of slewing
             try:
                 await each.follower.take(released_ms)
             except OwnershipHeld:
@@ -319,7 +330,7 @@ class OwnershipLoop:
             self._busy.discard(shard)
 
     async def take_now(self, shard: int, released_ms: int) -> None:
-        """The owner stepped down in favour of this node. Raises what prevents it."""
+        """Take a shard whose owner stepped down in favour of this node. Raises the error that prevents it."""
         each = self._find(shard)
         if self.draining:
             raise Unavailable(f"Node {self.node} is being drained.")
@@ -327,17 +338,17 @@ class OwnershipLoop:
             raise Unavailable(
                 f"The clock of node {self.node} differs from the other nodes' clocks, so it takes no shards."
             )
-        while shard in self._busy:  # it may be about to take it anyway
+        while shard in self._busy:  # this node may be about to take the shard anyway
             await self.next_change(LOOK_EVERY_S)
         if each.follower.state is not KeeperState.SERVING:
             await self._take_one(shard, each, released_ms)
         if each.follower.state is not KeeperState.SERVING:
             raise Unavailable(f"{each.follower.name} could not be taken: {each.follower.why}")
 
-    # --- giving ----------------------------------------------------------------------------------
+    # --- handing shards over ---------------------------------------------------------------------
 
     async def move(self, shard: int, target: str) -> None:
-        """Hand a shard over to another node: step down, and have it taken at once."""
+        """Hand a shard over to another node: step down, and have that node take it at once."""
         each = self._find(shard)
         if target not in self.members:
             await self.others.look()
@@ -367,12 +378,12 @@ class OwnershipLoop:
             )
 
     async def _take_back(self, shard: int, each: Owned, released_ms: int) -> None:
-        """The node that should have it has gone, or cannot: its clients shall not wait for somebody to notice."""
+        """Take a shard back when the other node is gone or cannot take it, so that clients do not wait for an owner."""
         if self.draining:
             return
         try:
             await each.follower.take(released_ms)
-        except BatonError as problem:  # the other one has it after all; or it is free, and taken like any other
+        except BatonError as problem:  # the other node has it after all; or it is free, and any node takes it
             events.info("not_taken_back", f"{each.follower.name}: {problem.message}", shard=shard)
             return
         self._held_since[shard] = self._loop.time()
@@ -384,7 +395,7 @@ class OwnershipLoop:
         return each
 
     def _weights(self) -> dict[str, dict[int, float]]:
-        """What every node has, as they told last; and what this one has handed to them since."""
+        """The shards of every node, as last published, and the shards that this node has handed over since."""
         weights = {name: dict(known.weights) for name, known in self.members.items()}
         weights[self.node] = self._my_weights()
         now_s = self._loop.time()
@@ -396,7 +407,7 @@ class OwnershipLoop:
         return weights
 
     def _full(self) -> list[str]:
-        """Nodes that take nothing more from this one."""
+        """Nodes that take no more shards from this one."""
         return [name for name, known in self.members.items() if known.draining or name == self.node]
 
     async def _announce(self) -> None:
@@ -404,17 +415,17 @@ class OwnershipLoop:
         await self.others.announce(self._my_weights(), away, self._in_trouble())
 
     def _in_trouble(self) -> bool:
-        """Whether one of the logs does not get on: then nothing is moved to or from here for balance."""
+        """Whether one of the logs makes no progress. Then no shard is moved to or from this node for balance."""
         return any(each.follower.trouble for each in self._owned.values())
 
     async def set_complete(self) -> None:
-        """All shards that there are can be taken here: the others hear of it at once."""
+        """Record that this node can take all existing shards, and tell the other nodes at once."""
         self.complete = True
-        with suppress(BatonError):  # it is told again soon
+        with suppress(BatonError):  # the note is published again soon
             await self._announce()
 
     async def hand_over(self) -> None:
-        """Give everything to the others, if there are any: before a stop, or to be drained."""
+        """Hand all shards over to other nodes, if there are any: before a stop, or for a drain."""
         self.draining = True
         await self.others.look()
         for shard in self.serving():
@@ -423,15 +434,15 @@ class OwnershipLoop:
                 return
             try:
                 await self.move(shard, target)
-            except BatonError as problem:  # it is free now, or stays: others take it when its lease ends
+            except BatonError as problem:  # the shard is free now, or stays: other nodes take it when its lease expires
                 events.warning("hand_over_failed", f"Node {target} did not take shard {shard}: {problem.message}")
 
     def _consider_moving(self) -> None:
-        """One shard at a time, by the node that has too much."""
+        """Move one shard for balance, if this node has too much load."""
         if self._busy or self.draining or len(self.members) < 2 or self._in_trouble():
             return
         if self._loop.time() - self._disturbed_s < self._settings.lease_s:
-            return  # what others told may be out of date
+            return  # the published notes may be out of date
         full = [name for name, known in self.members.items() if known.draining or known.in_trouble]
         move = balance.next_move(self._weights(), full)
         if move is None or move.source != self.node:

@@ -1,18 +1,19 @@
-"""Whether this node was awake all the while.
+"""Detects whether this node was awake all the time.
 
-A process that was stopped, or had no processor, does not know what became of its leases meanwhile, and takes up its
-work as if no time had passed. One that was awake, and whose renewals got no answer, knows that nobody told it anything.
+A process that was stopped, or had no processor, does not know what happened to its leases meanwhile. It resumes its
+work as if no time had passed. A process that was awake, and whose renewals got no answer, knows that it was told
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-ASLEEP_S = 1.0  # without a beat
+ASLEEP_S = 1.0  # a gap between beats that counts as sleep
 
 
 class Awake:
-    """`beat` is called several times in ASLEEP_S."""
+    """`beat` is called several times per ASLEEP_S."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -25,5 +26,5 @@ class Awake:
         self._beat_s = now_s
 
     def since(self, start_s: float) -> bool:
-        """Whether it was awake from then until now. Also right before the first beat after a sleep."""
+        """Whether the node was awake from then until now. Also correct just before the first beat after a sleep."""
         return self._woke_s <= start_s and self._now_s() - self._beat_s <= ASLEEP_S

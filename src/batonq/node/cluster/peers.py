@@ -1,5 +1,6 @@
-"""Requests from node to node: HTTP with a body in MessagePack, connections kept, signed with the cluster's secret
-(signing.py).
+"""Requests between nodes: HTTP with a MessagePack body over persistent connections, signed (signing.py).
+
+The signing key is the cluster's secret.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from batonq.node.routing import wire
 PREFIX = "/internal/"
 CALL_HEADER = "x-baton-call"
 SIGNATURE_HEADER = signing.SIGNATURE_HEADER
-STAMPS_MAX = 3  # how often a call is stamped anew because it was refused for its stamp
+STAMPS_MAX = 3  # how often a call is stamped again because its stamp was refused
 CONNECT_S = 2.0
-IDLE_MAX = 64  # connections to one node that are kept without a request
+IDLE_MAX = 64  # idle connections kept per node
 HEAD_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 64 << 20
 UNIX = "unix:"  # an address on this machine: unix:/path/of/a/socket
-UNIX_PATH_MAX = 100  # the system takes a few more
+UNIX_PATH_MAX = 100  # the system allows a few more
 
 
 class NotSent(Unavailable):
@@ -34,11 +35,11 @@ class NotSent(Unavailable):
 
 
 class NoAnswer(Unavailable):
-    """The call was written, at least in part, and got no answer. It may have run, or may run yet."""
+    """The call was written, at least in part, and got no answer. It may have been executed, or may still be."""
 
 
 class ClosedUnanswered(NoAnswer):
-    """A kept connection ended before a byte of the answer came: most often it was closed while it was idle."""
+    """A kept connection closed before a byte of the answer arrived: most often it was closed while it was idle."""
 
 
 class Asking(Protocol):
@@ -52,7 +53,7 @@ class Asking(Protocol):
 
 @contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """A path of a socket that the system takes, however long its directory's is."""
+    """A socket path that is short enough for the system, however long its directory's path is."""
     if len(os.fsencode(path)) <= UNIX_PATH_MAX:
         yield path
         return
@@ -76,7 +77,7 @@ class _Answer(NamedTuple):
 
 
 class Peers:
-    """`context` says whom to trust with https; without one, the system's authorities."""
+    """`context` says which certificates to trust for https; without it, the system's authorities are trusted."""
 
     def __init__(
         self,
@@ -91,9 +92,9 @@ class Peers:
     async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
         """Raises NotSent, NoAnswer, or the error that the other node answered with.
 
-        A call that may have been read is written once. Nobody can tell here whether a kept connection was closed before
-        the other node had read the call or after it had run it, so both are NoAnswer; routing.py knows when to call
-        again. Only a call that was refused for its stamp is sent again: it was not run.
+        A call that may have been read is written once. This side cannot tell whether a kept connection was closed
+        before the other node had read the call or after it had executed it. So both are NoAnswer; routing.py decides
+        when to repeat a call. Only a call whose stamp was refused is sent again here, because it was not executed.
         """
         for _ in range(STAMPS_MAX):
             stamp, signature = self._sign(address, path, call, body)
@@ -176,7 +177,7 @@ class Peers:
 
 
 def _is_silent(problem: Exception) -> bool:
-    """Whether a connection ended without a word."""
+    """Whether a connection closed without any answer."""
     if isinstance(problem, asyncio.IncompleteReadError):
         return not problem.partial
     return isinstance(problem, ConnectionError)

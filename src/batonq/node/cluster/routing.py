@@ -1,10 +1,11 @@
-"""The way to a shard that another node serves: by the owner that is known, and once more when it has moved.
+"""Routes calls to a shard that another node serves: to the known owner, and again when the shard has moved.
 
-Calls are repeated here and nowhere else (peers.py writes each call once). A call carries an id that stays the same when
-it is repeated: an owner answers a call that it has run from its memory (answering.py). So a call whose answer got lost
-is repeated to the same owner only. When the owner has changed meanwhile, or says that it is not the owner, nobody can
-tell whether the call was run, and the client is told so. With the id goes the epoch of the owner that is meant: a node
-that died and came back has no memory, but it has another epoch, and does not run what was meant for the one before it.
+Calls are repeated only here (peers.py writes each call once). A call carries an id that stays the same when the call is
+repeated. An owner answers a call that it has already executed from its memory (node_server.py). So a call whose answer
+was lost is repeated to the same owner only. When the owner has changed meanwhile, or says that it is not the owner,
+nobody can tell whether the call was executed, and the client is told so. The id goes together with the epoch of the
+owner that is meant. A node that died and came back has no memory, but it has another epoch, and does not execute what
+was meant for the owner before it.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from batonq.node.routing import wire
 from batonq.node.routing.forwarding import RemoteShard
 from batonq.node.routing.ports import ShardPort
 
-OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
-CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
+OWNER_WAIT_S = 4.0  # how long a request waits until the shard has an owner that answers
+CALL_S = 10.0  # how long an owner may take, beside the time that the call itself waits
 AGAIN_S = 0.05
 AGAIN_MAX_S = 0.4  # the pause grows up to this, and ends at once when an owner changes
-WATCH_S = 0.25  # how often it is looked whether an owner that is being asked still is the owner
-MOVED_S = 0.5  # one that is not may still answer so long
+WATCH_S = 0.25  # how often to check whether an owner that is being asked is still the owner
+MOVED_S = 0.5  # a former owner may still answer for this long
 GIVE_UP_S = 2.0
 UNKNOWN = "The shard's owner did not answer. It may or may not have executed the request. Retry."
-LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being told
+LOOK_S = 0.3  # a request that waits for an owner reads the leases this often, beside being notified
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
 
 class Owners(Protocol):
-    """Who owns what, as far as it is known here: by leases, or because a supervisor says so."""
+    """Who owns what, as far as this node knows: by leases, or because a supervisor says so."""
 
     @property
     def node(self) -> str: ...
@@ -47,15 +48,15 @@ class Owners(Protocol):
     def owner(self, shard: int) -> Lease | None: ...
 
     async def refresh(self) -> None:
-        """Ask again: somebody said that it is another one by now. Raises BatonError."""
+        """Read the owners again, because a node said that an owner has changed. Raises BatonError."""
 
     async def next_change(self, timeout_s: float) -> None:
-        """Until an owner changes, but not longer."""
+        """Return when an owner changes, or after the timeout."""
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A call that an owner has not answered yet, and the end of its time once that one is not the owner any more."""
+    """A call that an owner has not answered yet, and its time limit once that node is no longer the owner."""
 
     shard: int
     lease: Lease
@@ -63,8 +64,10 @@ class Asked:
 
 
 class Routing:
-    """`local` gives the port of a shard that is served here by now, `catalog` the answer of a catalog that is kept here
-    by now; or None.
+    """Finds the owner of a shard or of the catalog, and calls it.
+
+    `local` gives the port of a shard that this node serves by now. `catalog` gives the answer of a catalog that this
+    node hosts by now. Otherwise both give None.
     """
 
     def __init__(
@@ -95,8 +98,9 @@ class Routing:
         return self._port(shard, at_once=True)
 
     def _port(self, shard: int, at_once: bool) -> ShardPort:
-        """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
-        elsewhere.
+        """`at_once`: do not wait for an owner.
+
+        A call that no owner can have executed then raises NotOwner, and may be made to another shard.
         """
         port = self._ports.get((shard, at_once))
         if port is None:
@@ -121,11 +125,15 @@ class Routing:
         return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
 
     async def _call(self, shard: int, path: str, data: bytes, wait_ms: int, here: Here, at_once: bool = False) -> bytes:
-        """Raises Unavailable when nobody serves it for too long, or when it is not known whether it was run."""
+        """Call the owner of a shard.
+
+        Raises Unavailable when no node serves the shard for too long, or when it is unknown whether the call was
+        executed.
+        """
         call = self._new_call()
         deadline_s = self._loop.time() + OWNER_WAIT_S
         look_s = self._loop.time() + LOOK_S
-        asked: Lease | None = None  # who did not answer, and may have run it
+        asked: Lease | None = None  # the owner that did not answer, and may have executed the call
         tried: Lease | None = None
         pause_s = AGAIN_S
         why = "No node owns the shard right now. Retry."
@@ -161,13 +169,13 @@ class Routing:
             if now_s >= look_s:
                 look_s = now_s + LOOK_S
                 await self._look_again()
-            # Many may wait for one owner, at a node that has others' requests to answer.
+            # Many requests may wait for one owner, at a node that also has other requests to answer.
             pause_s = min(pause_s * 2, AGAIN_MAX_S) if lease == tried else AGAIN_S
             tried = lease
             await self._owners.next_change(pause_s)
 
     async def _ask(self, shard: int, lease: Lease, path: str, call: str, data: bytes, timeout_s: float) -> bytes:
-        """Ask an owner, for as long as it is the owner: one that is no more may never answer."""
+        """Ask an owner for as long as it is the owner: a former owner may never answer."""
         try:
             async with asyncio.timeout(None) as moved:
                 asked = Asked(shard, lease, moved)
@@ -186,15 +194,15 @@ class Routing:
             raise
 
     def _watch(self) -> None:
-        """Look after all owners that are being asked by one timer: most have answered long before it."""
+        """Check all owners that are being asked with one timer: most have answered long before it fires."""
         self._watching = self._loop.call_later(WATCH_S, self._watch) if self._asked else None
         for asked in self._asked:
             if asked.moved.when() is None and self._owners.owner(asked.shard) != asked.lease:
                 asked.moved.reschedule(self._loop.time() + MOVED_S)
 
     async def _give_up(self, lease: Lease, call: str) -> None:
-        """Nobody waits for a receive any more; its answer may be on the way already."""
-        with suppress(BatonError):  # then its leases run out
+        """Tell the owner that no client waits for a receive any more. The answer may already be on its way."""
+        with suppress(BatonError):  # if that fails, the leases expire
             await self._peers.ask(lease.address, f"{PREFIX}node/give_up", "", msgspec.msgpack.encode(call), GIVE_UP_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -203,7 +211,7 @@ class Routing:
         task.add_done_callback(self._works.discard)
 
     async def _look_again(self) -> None:
-        """One look at a time, for all that wait."""
+        """Read the owners once, for all requests that wait."""
         if self._looking is None or self._looking.done():
             self._looking = self._loop.create_task(self._look())
         await asyncio.shield(self._looking)
@@ -212,4 +220,4 @@ class Routing:
         try:
             await self._owners.refresh()
         except BatonError:
-            return  # the watch tells
+            return  # the watch reports changes

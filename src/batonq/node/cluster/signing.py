@@ -1,16 +1,17 @@
-"""Calls between nodes are signed with the cluster's secret. Each call is good for one process, and once.
+"""Calls between nodes are signed with the cluster's secret. Each call is valid for one process, and once.
 
-With every call goes a stamp, which the signature covers beside method, path, call id and body:
+Every call carries a stamp. The signature covers the stamp, the method, the path, the call id and the body. The stamp
+has:
 
 - the life of the receiver: a random name that each process takes when it starts. A call that was captured on its way to
-  one process is refused by every other one, and by the next process on the same node;
+  one process is refused by every other process, and by the next process on the same node;
 - the sender and a number. A receiver remembers which of a sender's numbers it has seen;
-- the time, by the receiver's own steady clock. A call that arrives late is refused before the receiver forgets that it
-  has run it (answering.py), so that a copy that was held back is not run again.
+- the time, by the receiver's own monotonic clock. A call that arrives late is refused before the receiver forgets that
+  it has executed it (node_server.py), so a copy that was held back is not executed again.
 
-A sender learns a receiver's life and time from a challenge: the answer to a stamp that does not fit. A refused call was
-not run, so it is stamped anew and sent again. No wall clock takes part. A repetition of a call after a lost answer has
-the same call id and another stamp.
+A sender learns a receiver's life and time from a challenge: the answer to a stamp that is not valid. A refused call was
+not executed, so it is stamped again and resent. No wall clock is involved. When a call is repeated after a lost answer,
+it has the same call id and another stamp.
 
 Without a secret nothing is signed. The signature keeps strangers out and hides nothing: TLS does that.
 """
@@ -29,10 +30,10 @@ SIGNATURE_HEADER = "x-baton-signature"
 STAMP_HEADER = "x-baton-stamp"
 CHALLENGE_HEADER = "x-baton-challenge"
 METHOD = "POST"
-LATE_MS = 15_000  # how long a call may be on its way; with EARLY_MS no longer than answers are remembered
-EARLY_MS = 5_000  # how far two steady clocks may drift apart until the sender is told the time again
+LATE_MS = 15_000  # how long a call may be in transit; with EARLY_MS no longer than answers are remembered
+EARLY_MS = 5_000  # how far two monotonic clocks may drift apart until the sender is told the time again
 WINDOW = 1 << 14  # numbers of one sender that are remembered; a lower one is refused
-SENDERS_MAX = 256  # with more of them all are forgotten, and the receiver takes another life
+SENDERS_MAX = 256  # beyond this all are forgotten, and the receiver takes another life
 RECEIVERS_MAX = 1_024  # that a sender remembers
 STAMP_BYTES_MAX = 200
 UNKNOWN = "-"  # the life of a receiver that was not asked yet
@@ -50,27 +51,27 @@ class _Key:
 
 
 def _call(method: str, path: str, stamp: str, call: str) -> str:
-    """What is signed before the body. None of these can have a line end."""
+    """The text that is signed before the body. None of its parts can contain a newline."""
     return f"{method} {path}\n{stamp}\n{call}\n"
 
 
 def _challenge(signature: str, life: str, now_ms: int) -> str:
-    """What is signed of a challenge: it answers one call."""
+    """The text that is signed for a challenge: a challenge answers one call."""
     return f"challenge\n{signature}\n{life}\n{now_ms}\n"
 
 
 class _Receiver(NamedTuple):
     life: str = UNKNOWN
-    ahead_ms: int = 0  # of its steady clock before ours
+    ahead_ms: int = 0  # how far the receiver's monotonic clock is ahead of ours
 
 
 class Signer:
-    """Signs what one process asks others."""
+    """Signs the calls of one process."""
 
     def __init__(self, secret: bytes, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         self._key = _Key(secret)
         self._name = random_bytes(16).hex()
-        self._number = 0  # of the last call, whoever was asked: none is used twice
+        self._number = 0  # of the last call to any receiver: none is used twice
         self._receivers: dict[str, _Receiver] = {}
 
     def sign(self, address: str, path: str, call: str, body: bytes, now_s: float) -> tuple[str, str]:
@@ -85,7 +86,7 @@ class Signer:
         return stamp, self._key.sign(_call(METHOD, path, stamp, call), body)
 
     def learn(self, address: str, challenge: str, signature: str, now_s: float) -> bool:
-        """Take a challenge that answers a call with this signature; whether it is one."""
+        """Learn from a challenge that answers the call with this signature. Returns whether the challenge is valid."""
         life, _, rest = challenge.partition(".")
         told_ms, _, given = rest.partition(".")
         if not (told_ms.isascii() and told_ms.isdigit() and len(told_ms) < 18):
@@ -98,7 +99,7 @@ class Signer:
 
 
 class _Numbers:
-    """Which of a sender's numbers were seen: of the last WINDOW, and none is taken from before."""
+    """Which of a sender's last WINDOW numbers were seen. Older numbers are not accepted."""
 
     __slots__ = ("_highest", "_seen")
 
@@ -110,7 +111,7 @@ class _Numbers:
         return number <= self._highest - WINDOW
 
     def take(self, number: int) -> bool:
-        """Whether it is seen for the first time."""
+        """Record a number. Returns whether it was seen for the first time."""
         at = number % WINDOW
         if number > self._highest:
             self._forget_until(number)
@@ -121,7 +122,7 @@ class _Numbers:
         return True
 
     def _forget_until(self, number: int) -> None:
-        """Make room for the numbers between the highest and this one, which were not seen."""
+        """Clear the entries for the numbers between the highest and this one, which were not seen."""
         if number - self._highest >= WINDOW:
             self._seen = bytearray(WINDOW)
             return
@@ -134,7 +135,7 @@ class _Numbers:
 
 
 class Verifier:
-    """Checks what others ask this process."""
+    """Checks the calls that this process gets."""
 
     def __init__(self, secret: bytes, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         self._key = _Key(secret)
@@ -145,8 +146,10 @@ class Verifier:
     def verify(
         self, method: str, path: str, call: str, body: bytes, stamp: bytes, given: bytes, now_s: float
     ) -> str | None:
-        """None: the call may be run. Else a challenge: it must not be run, and its sender may send it again with
-        another stamp. Raises AccessDenied.
+        """Check a call. None: the call may be executed.
+
+        Otherwise returns a challenge: the call must not be executed, and its sender may send it again with another
+        stamp. Raises AccessDenied.
         """
         stamped = stamp.decode("latin-1")
         signature = self._key.sign(_call(method, path, stamped, call), body)

@@ -1,1 +1,1 @@
-"""Redrive jobs: started, paused and cancelled; messages chosen, filtered and edited; the rate kept."""
+"""Redrive jobs: starts, pauses and cancels jobs; selects, filters and edits messages; enforces the rate."""

@@ -1,7 +1,7 @@
-"""Messages that a job was given by their ids: checked, as sequences of a shard, and packed small for the job's record.
+"""Message ids given to a job: checks them, converts them to sequences, and packs them for the job's record.
 
-A job's record is written anew with its progress, so ten thousand ids must not take ten thousand times 36 bytes: they
-are kept as the distances between neighbouring sequences, most of them one byte, compressed.
+A job's record is rewritten with its progress, so ten thousand ids must not take 36 bytes each. The list is stored as
+the differences between neighbouring sequences, most of them one byte, compressed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ LISTED_MAX = 10_000
 
 
 class Listed(NamedTuple):
-    sequences: dict[int, array[int]]  # of each shard that was asked about, rising, each once
-    elsewhere: int  # ids of messages that they cannot have: of other shards, or not given to a message yet
+    sequences: dict[int, array[int]]  # per requested shard: sequences in ascending order, without duplicates
+    elsewhere: int  # ids that these shards cannot have: of other shards, or not assigned to a message yet
 
 
 def listed_ids(filter_: Mapping[str, Any] | None, next_sequences: Mapping[int, int]) -> Listed | None:
@@ -46,7 +46,7 @@ def listed_ids(filter_: Mapping[str, Any] | None, next_sequences: Mapping[int, i
 
 
 def pack(sequences: Iterable[int]) -> str:
-    """Rising sequences as a text."""
+    """Encode ascending sequences as text."""
     packed = bytearray()
     before = 0
     for sequence in sequences:

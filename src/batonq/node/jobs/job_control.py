@@ -1,6 +1,6 @@
-"""Redrive jobs, as the front doors ask for them: started, looked at, paused, gone on with, cancelled.
+"""Redrive jobs for the front doors: start, inspect, pause, resume and cancel them.
 
-SQS's move tasks are the same jobs, without a filter and within SQS's limits.
+SQS's message move tasks are the same jobs, without a filter and within SQS's limits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from batonq.node.routing.ports import JobView, ShardPort
 from batonq.node.settings import Settings
 
 RATE_DEFAULT_PER_S = 10
-RAMP_FROM_PER_S = 100  # faster jobs begin slowly unless they say otherwise
+RAMP_FROM_PER_S = 100  # faster jobs start slowly unless the request says otherwise
 RAMP_DEFAULT_S = 10.0
 RAMP_MAX_S = 86_400.0
 DYING_SHARE_DEFAULT = 0.5
@@ -32,37 +32,37 @@ DYING_SHARE_DEFAULT = 0.5
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Redrive:
-    """What to move, where to, how fast. Filter and edit are as in the REST API; see redrive_filter.py."""
+    """What to move, where to, and how fast. Filter and edit are as in the REST API; see redrive_filter.py."""
 
-    target: Queue | None = None  # None: each to where it came from, or to its own queue when it died there
+    target: Queue | None = None  # None: each message to its source queue, or back to the same queue if it died there
     rate_per_s: int = RATE_DEFAULT_PER_S
-    default_rate: bool = False  # the rate is not the caller's choice
-    ramp_s: float | None = None  # how long it takes to come to that rate; None: as the rate suggests
+    default_rate: bool = False  # the caller did not choose the rate
+    ramp_s: float | None = None  # time to reach the rate; None: depends on the rate
     filter: Mapping[str, Any] | None = None
     edit: Mapping[str, Any] | None = None
     dry_run: bool = False  # only look
     max_messages: int = 0  # 0: all
-    pause_when_dying_share: float = DYING_SHARE_DEFAULT  # of those that were moved last; 1: never
+    pause_when_dying_share: float = DYING_SHARE_DEFAULT  # share of the messages moved last; 1: never
 
 
 class JobStatus(NamedTuple):
-    """A job as it stands."""
+    """The current state of a job."""
 
     id: str
     source: str  # name of the queue
-    target: str  # empty: each to where it came from
+    target: str  # empty: each message to its source queue
     state: str  # RUNNING, PAUSED, COMPLETED, CANCELLING, CANCELLED, FAILED
-    why: str  # why it waits, is paused or failed
+    why: str  # why the job waits, is paused or failed
     rate_per_s: int
     current_rate: float
     started_ms: int
-    ended_ms: int  # 0: it has not ended
+    ended_ms: int  # 0: the job has not ended
     examined: int
     matched: int
     moved: int
-    remaining: int  # messages that it has not looked at yet
+    remaining: int  # messages that the job has not looked at yet
     died_again: int
-    not_found: int = 0  # of the messages that it was given by id, those that were gone
+    not_found: int = 0  # messages given by id that no longer existed
     max_messages: int = 0
     dry_run: bool = False
     sample: Sequence[Sample] = ()
@@ -70,20 +70,20 @@ class JobStatus(NamedTuple):
 
 
 class JobControl(Control):
-    """The broker's part that is about jobs."""
+    """The part of the broker that manages jobs."""
 
     _settings: Settings
     _random_bytes: Callable[[int], bytes]
 
     async def can_move_from(self, queue: Queue) -> bool:
-        """Is there anything that a job could be for: is it a dead-letter queue, or has it dead messages?"""
+        """Whether a job can have messages to move: the queue is a dead-letter queue, or has dead messages."""
         if self.dead_letter_sources(queue):
             return True
         counters = await asyncio.gather(*(self._port(shard).counters(queue.number) for shard in queue.shards))
         return any(part.dead for part in counters)
 
     async def start_job(self, source: Queue, redrive: Redrive) -> JobStatus:
-        """Start a job; a dry run is done when this returns, and changes nothing."""
+        """Start a job. A dry run is complete when this returns, and changes nothing."""
         parts = await self._parts(source, redrive)
         if redrive.dry_run:
             looks = await asyncio.gather(*(self._port(shard).dry_run(job) for shard, job in parts.items()))
@@ -106,8 +106,10 @@ class JobControl(Control):
         return merged(started)
 
     async def _parts(self, source: Queue, redrive: Redrive) -> dict[int, Job]:
-        """The job as each shard of its source gets it. Each has a share of the rate, in proportion to what it has to
-        look at: together they go at the rate and end at about the same time, whoever serves them.
+        """The job's part per shard of its source.
+
+        Each part has a share of the rate, in proportion to the messages that it has to look at. So together the parts
+        run at the requested rate and end at about the same time, whichever nodes serve them.
         """
         job = await self._job(source, redrive)
         selected = redrive.filter is not None and redrive.filter.get("messageIds") is not None
@@ -215,7 +217,7 @@ class JobControl(Control):
         return queue.name if queue is not None else ""
 
     async def _find(self, account: str, job_id: str) -> list[tuple[ShardPort, JobView]]:
-        """The parts of a job. It does not say whose it is: every shard is asked."""
+        """The parts of a job. A job id does not name its queue, so every shard is asked."""
         ports = [self._port(shard) for shard in sorted(self._catalog.current().shards)]
         views = await asyncio.gather(*(port.job(job_id) for port in ports), return_exceptions=True)
         parts = [(port, view) for port, view in zip(ports, views, strict=True) if isinstance(view, JobView)]
@@ -228,13 +230,13 @@ class JobControl(Control):
                 return parts
         for view in views:
             if isinstance(view, BaseException):
-                raise view  # it may be one of that shard's, or a part of it
+                raise view  # the job, or a part of it, may be on that shard
         if not parts:
             raise JobNotFound
         return parts
 
     async def job(self, account: str, job_id: str) -> JobStatus:
-        """Raises JobNotFound: of the jobs that have ended, the last few of each queue are remembered."""
+        """The current state of a job. Raises JobNotFound: only the last few ended jobs per queue are remembered."""
         return self._status(merged([view for _, view in await self._find(account, job_id)]))
 
     async def jobs(self, source: Queue) -> list[JobStatus]:
@@ -252,7 +254,7 @@ class JobControl(Control):
         return sorted(map(merged, parts.values()), key=lambda view: view.job.started_ms, reverse=True)
 
     async def cancel_job(self, account: str, job_id: str) -> JobStatus:
-        """What is on its way arrives; the rest stays."""
+        """Cancel a job. Messages already on their way arrive; the rest stays."""
         parts = await self._find(account, job_id)
         return self._status(await _change_parts(parts, lambda port: port.cancel_job(job_id)))
 
@@ -267,7 +269,7 @@ class JobControl(Control):
     # --- SQS's move tasks -------------------------------------------------------------------------
 
     async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
-        """Start moving the messages of a dead-letter queue, or those that died in another, back or to `destination`."""
+        """Start moving a dead-letter queue's messages, or another queue's dead messages, back or to `destination`."""
         highest = self._settings.move_rate_max_per_s
         if rate is not None and not 1 <= rate <= highest:
             raise InvalidInput(
@@ -300,18 +302,18 @@ class JobControl(Control):
         return (await _change_parts(parts, lambda port: port.cancel_job(job_id))).job
 
     async def moves(self, source: Queue) -> list[Job]:
-        """The jobs of a queue as SQS's move tasks, newest first. SQS knows no pause: such a task runs."""
+        """The jobs of a queue as SQS's move tasks, newest first. SQS has no pause: a paused job is shown as running."""
         jobs = [view.job for view in await self._all_jobs(source)]
         return [replace(job, state="RUNNING") if job.state == "PAUSED" else job for job in jobs]
 
 
-# The state of a job is that of the part that is least done.
+# The state of a job is that of its least advanced part.
 _STATES = ("RUNNING", "CANCELLING", "PAUSED", "FAILED", "CANCELLED", "COMPLETED")
 _SUMMED = ("to_move", "moved", "examined", "matched", "died_again", "listed", "not_found", "max_messages")
 
 
 def merged(parts: Sequence[JobView]) -> JobView:
-    """A job as it stands at all of its shards: one rate, one progress, one state."""
+    """The state of a job over all its shards: one rate, one progress, one state."""
     if len(parts) == 1:
         return parts[0]
     jobs = sorted((part.job for part in parts), key=lambda job: _STATES.index(job.state))

@@ -1,4 +1,4 @@
-"""Lets a shard's jobs go on: at their rates, not faster than the channels take it, with messages chosen for them."""
+"""Runs a shard's jobs: at their rates, no faster than the channels accept, with messages selected for them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Host(Served, Protocol):
     def begin(self, *, adds: bool = False) -> int: ...
     def run(self, command: Callable[..., Any], *arguments: Any) -> Any: ...
     def jobs_changed(self) -> None:
-        """Something may be due earlier than it was."""
+        """Called when work may be due earlier than before."""
 
 
 class JobRunner:
@@ -36,10 +36,10 @@ class JobRunner:
         self._loop = loop
         self._owed_max = owed_max
         self._examining: dict[str, asyncio.Task[None]] = {}
-        self._rests: dict[str, int] = {}  # job → when messages may be looked at for it again
+        self._rests: dict[str, int] = {}  # job → when its next messages may be examined
 
     def begin(self, now_ms: int) -> None:
-        """The shard is served: go on with what its log says."""
+        """Resume the jobs in the log. Called when the shard is served."""
         if self._host.shard.jobs:
             self.due_ms = now_ms
 
@@ -49,7 +49,7 @@ class JobRunner:
             task.cancel()
 
     def step(self, now_ms: int) -> None:
-        """Move what the rates allow, unless a channel is behind: then its destination sets the pace."""
+        """Move what the rates allow. If a channel is behind, its destination sets the pace."""
         host = self._host
         shard = host.shard
         behind = any(owed - settled > self._owed_max for settled, owed in shard.unsettled().values())
@@ -64,7 +64,7 @@ class JobRunner:
                 self._examining[job_id] = task
                 task.add_done_callback(partial(self._examined, job_id))
 
-    # --- what people ask for ------------------------------------------------------------------
+    # --- requests about jobs ------------------------------------------------------------------
 
     def start(self, job: Job) -> Job:
         host = self._host
@@ -88,7 +88,7 @@ class JobRunner:
         self._host.jobs_changed()
         return job
 
-    # --- choosing -----------------------------------------------------------------------------
+    # --- selecting messages -------------------------------------------------------------------
 
     async def _examine(self, job_id: str, most: int) -> None:
         host = self._host
@@ -101,7 +101,7 @@ class JobRunner:
             due_ms: int = host.run(
                 host.shard.choose, job_id, cursor, found.new, found.through, found.chosen, now_ms, found.not_found
             )
-            # Half of the time is for others, however much there is to look at.
+            # Half of the time is left to other requests, however many messages there are to look at.
             self._rests[job_id] = now_ms + round((self._loop.time() - began_s) * 1000)
             due_ms = max(due_ms, self._rests[job_id])
         except EditImpossible as problem:
@@ -121,12 +121,12 @@ class JobRunner:
             return
         if not isinstance(problem, BatonError):
             self._fail(job_id, problem)
-        elif self.due_ms is None:  # the next step tries again
+        elif self.due_ms is None:  # the next step retries
             self.due_ms = self._host.now_ms() + RETRY_MS
         self._host.jobs_changed()
 
     def _fail(self, job_id: str, problem: BaseException) -> None:
-        """Trying again would only go wrong again: somebody has to look."""
+        """Fail the job. A retry would fail again: an operator has to look."""
         host = self._host
         events.logger.error("job %s: messages could not be selected", job_id, exc_info=problem)
         try:

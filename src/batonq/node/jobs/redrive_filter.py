@@ -1,8 +1,8 @@
-"""Which messages a job takes, and what it changes them into: the filter and the edit of a redrive.
+"""The filter and the edit of a redrive: which messages a job takes, and how it changes them.
 
-Both come as the REST API has them, are checked here once, and are kept with the job as JSON, so that another owner of
-the shard goes on with the same. Bodies are not in the core, so this is where messages are looked at. A list of message
-ids is kept as their sequences (id_list.py).
+Both arrive in the form of the REST API, are checked once here, and are stored with the job as JSON, so that another
+owner of the shard continues with the same. Bodies are not in the core, so messages are examined here. A list of message
+ids is stored as their sequences (id_list.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from batonq.node.jobs.id_list import pack, unpack
 NAME_LENGTH_MAX = 256
 TEXT_BYTES_MAX = 65_536
 ENTRIES_MAX = 50
-SELECTION_BYTES_MAX = 64 * 1024  # of a filter and an edit: each step of a job writes them to the log again
-PICKS_MAX = 64  # filters and edits that are kept decoded
-PICK_LENGTH_MAX = 256 * 1024  # and how long one may be
+SELECTION_BYTES_MAX = 64 * 1024  # of a filter and an edit: each step of a job writes both to the log again
+PICKS_MAX = 64  # filters and edits that are cached in decoded form
+PICK_LENGTH_MAX = 256 * 1024  # and the maximum length of each
 _KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
 _FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
 _EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
@@ -44,29 +44,29 @@ class SelectionTooLong(InvalidInput):
 
 
 class EditImpossible(Exception):
-    """A message cannot be changed as it was asked for; the text says why."""
+    """A message cannot be changed as requested; the text says why."""
 
 
 @dataclass(slots=True, frozen=True)
 class Pick:
-    """A filter and an edit, checked. Empty ones take every message as it is."""
+    """A checked filter and edit. When both are empty, every message is taken unchanged."""
 
     attributes: tuple[tuple[str, str | float | bytes], ...] = ()
     error_class: str = ""
     reason: str = ""
     age_min_ms: int = 0
     age_max_ms: int = 0  # 0: any
-    body: bytes = b""  # that the message's body contains
+    body: bytes = b""  # text that the message's body must contain
     sequences: array[int] | None = None  # only these messages, in order; None: any
     set_attributes: tuple[Attribute, ...] = ()
     remove_attributes: frozenset[str] = frozenset()
-    new_body: tuple[bytes, int] | None = None  # and what it is
+    new_body: tuple[bytes, int] | None = None  # with the type of the body
     replacements: tuple[tuple[bytes, bytes], ...] = ()
     bytes_max: int = field(default=1 << 20)
 
     @property
     def reads(self) -> bool:
-        """Does it take more than a message's place to say whether it is meant?"""
+        """Whether the decision needs more than the message's position."""
         return bool(
             self.attributes or self.error_class or self.reason or self.age_min_ms or self.age_max_ms or self.body
         )
@@ -76,7 +76,7 @@ class Pick:
         return bool(self.set_attributes or self.remove_attributes or self.new_body or self.replacements)
 
     def matches(self, payload: Payload, failure: Failure | None, age_ms: int) -> bool:
-        """Is this message meant? `failure` is its last one in the queue where it is."""
+        """Whether the filter matches this message. `failure` is the message's last failure in its current queue."""
         if age_ms < self.age_min_ms or (self.age_max_ms and age_ms > self.age_max_ms):
             return False
         if self.error_class or self.reason:
@@ -99,7 +99,7 @@ class Pick:
         if self.replacements and content != Content.BYTES:
             for find, replacement in self.replacements:
                 if len(body) + body.count(find) * (len(replacement) - len(find)) > self.bytes_max:
-                    raise self._too_large()  # before it is: it could be thousands of times as large
+                    raise self._too_large()  # check first: the result could be thousands of times as large
                 body = body.replace(find, replacement)
             if content == Content.JSON and not _is_json(body):
                 raise EditImpossible("its body would no longer be valid JSON")
@@ -126,9 +126,9 @@ class Pick:
 def encode_pick(
     filter_: Mapping[str, Any] | None, edit: Mapping[str, Any] | None, bytes_max: int, listed: array[int] | None = None
 ) -> str:
-    """Filter and edit, as a request brings them, checked and as a job keeps them. Empty: there is neither.
+    """Check a request's filter and edit, and encode them as a job stores them. Empty: there is neither.
 
-    `listed` are the sequences of the messages that the filter's `messageIds` name.
+    `listed` has the sequences of the messages that the filter's `messageIds` name.
     """
     filter_, edit = dict(filter_ or {}), edit or {}
     if not filter_ and not edit:
@@ -138,7 +138,8 @@ def encode_pick(
     if len(_as_text(filter_, edit, bytes_max)) > SELECTION_BYTES_MAX:
         raise SelectionTooLong
     if listed is not None:
-        filter_["listed"] = pack(listed)  # in the filter: a release that does not know it must not take everything
+        # Inside the filter: a release that does not know it must not take every message.
+        filter_["listed"] = pack(listed)
     text = _as_text(filter_, edit, bytes_max)
     decode_pick(text)
     return text
@@ -205,7 +206,7 @@ def _same(attribute: Attribute, value: str | float | bytes) -> bool:
 
 
 def _is_json(body: bytes) -> bool:
-    """Whether it is JSON that can be sent: not what Python takes beyond it (NaN), and within the limits."""
+    """Whether the body is JSON that can be sent: without Python's extensions (NaN), and within the limits."""
     try:
         json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -248,7 +249,7 @@ def _from_base64(text: Any, name: str) -> bytes:
 
 
 def _jsonable(value: Any) -> Any:
-    """Bytes, which MessagePack has and JSON has not, by their base64; a body of bytes under its own name."""
+    """Convert bytes, which MessagePack has and JSON has not, to base64; a body of bytes gets a name of its own."""
     if isinstance(value, Mapping):
         values = {str(name): _jsonable(member) for name, member in value.items()}
         if isinstance(value.get("replaceBody"), bytes):

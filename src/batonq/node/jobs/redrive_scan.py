@@ -1,7 +1,7 @@
-"""Looking at a queue's messages for a job: which are meant, and what they become.
+"""Examines a queue's messages for a job: which ones match, and what they become.
 
-This runs beside the serving of requests, so it goes in small steps and lets the others in between; what is there may
-change meanwhile, and the shard checks again what is handed to it. Only committed messages are read.
+The scan runs beside the serving of requests, so it works in small steps and lets other requests run in between. The
+queue may change meanwhile, so the shard checks the selected messages again. Only committed messages are read.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from batonq.log.interface import Log
 from batonq.node.jobs.redrive_filter import EditImpossible, decode_pick
 from batonq.node.messages.log_reader import read_place
 
-LOOKED_AT_MAX = 1_000  # in one go
-CHOSEN_MAX = 100  # for the shard to move in one go: some milliseconds
+LOOKED_AT_MAX = 1_000  # per call
+CHOSEN_MAX = 100  # per call, for the shard to move: some milliseconds of work
 CHOSEN_BYTES_MAX = 4 << 20
-TURN_MESSAGES = 50  # looked at before others have their turn
+TURN_MESSAGES = 50  # examined before other requests get a turn
 TURN_BYTES = 256 << 10
 SAMPLE_MAX = 10
 
 
 class Served(Protocol):
-    """A shard's host, as far as it is needed here."""
+    """The parts of a shard's host that a scan needs."""
 
     shard: Shard
     log: Log
@@ -64,13 +64,13 @@ class Examined(NamedTuple):
     through: int  # up to this sequence
     chosen: list[Chosen]
     sample: list[Sample]
-    not_found: int = 0  # of those that are new and were given by id
+    not_found: int = 0  # new messages given by id that do not exist
 
 
 async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examined:
-    """Look at some messages behind the job's place, and choose at most so many; the first of them are the sample.
+    """Look at messages behind the job's cursor, and choose at most `most`. The first `sample` ones are the sample.
 
-    Raises EditImpossible when one of them cannot be changed as the job wants it, and Unavailable.
+    Raises EditImpossible when a message cannot be changed as the job requires, and Unavailable.
     """
     look = _Look(host, job, most, sample)
     await _committed(host)
@@ -91,7 +91,7 @@ async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examine
 
 
 async def _examine_listed(look: _Look, sequences: array[int]) -> Examined:
-    """The same of messages that the job was given: from one to the next of them, whatever lies between."""
+    """Like `examine`, for messages given by id: goes from each listed message to the next, and skips those between."""
     host, job = look.host, look.job
     slot, before = NIL, 0
     for index in range(bisect_right(sequences, look.through), len(sequences)):
@@ -109,7 +109,7 @@ async def _examine_listed(look: _Look, sequences: array[int]) -> Examined:
 
 
 class _Look:
-    """What one go has looked at so far."""
+    """The messages that one call has looked at so far."""
 
     def __init__(self, host: Served, job: Job, most: int, sample: int) -> None:
         self.host, self.job, self.most, self.sample = host, job, most, sample
@@ -165,7 +165,7 @@ class _Look:
         self._chosen.append(Chosen(slot, sequence, encoded, self.count, self.not_found))
 
     async def _looked(self, sequence: int) -> None:
-        """Others have their turn from time to time."""
+        """Let other requests run from time to time."""
         self.through = sequence
         self._looked_at += 1
         self._turn += 1
@@ -220,7 +220,7 @@ async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
         return read_place(host.log, shard.place(slot))
     except LogError:
         pass
-    # It may have been copied forward into a frame that is not committed yet.
+    # The message may have been carried forward into a frame that is not committed yet.
     await _committed(host)
     if not shard.has(slot, sequence):
         return None
@@ -231,7 +231,7 @@ async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
 
 
 async def _next(host: Served, number: int, slot: int, sequence: int) -> int:
-    """The message behind one that was looked at; others may have had their turn since."""
+    """The message after the given one. Other requests may have changed the queue since."""
     shard = host.shard
     if not host.serving:
         raise Unavailable(host.why)
@@ -249,7 +249,7 @@ def _queue(host: Served, number: int) -> QueueState:
 
 
 async def _behind(host: Served, number: int, sequence: int, slot: int = NIL, at: int = 0) -> int:
-    """The first message after a sequence; NIL when there is none. One before it that is known shortens the way."""
+    """The first message after a sequence; NIL when there is none. A known earlier message shortens the search."""
     shard = host.shard
     slot, found = shard.seek(number, sequence, slot, at)
     while not found:
@@ -262,8 +262,10 @@ async def _behind(host: Served, number: int, sequence: int, slot: int = NIL, at:
 
 
 async def examine_all(host: Served, job: Job) -> tuple[Job, list[Sample]]:
-    """All that a job would look at, in steps: the job as it would end, and some of what it would move. Raises
-    InvalidInput when its edit is impossible.
+    """Examine all messages that a job would look at, in steps.
+
+    Returns the job as it would end, and a sample of what it would move. Raises InvalidInput when its edit is
+    impossible.
     """
     loop = asyncio.get_running_loop()
     state = host.shard.queue_state(job.source)
@@ -281,7 +283,7 @@ async def examine_all(host: Served, job: Job) -> tuple[Job, list[Sample]]:
             found = await examine(host, job, most - job.matched, SAMPLE_MAX - len(sample))
         except EditImpossible as problem:
             raise InvalidInput(str(problem)) from None
-        await asyncio.sleep(loop.time() - began_s)  # half of the time is for others
+        await asyncio.sleep(loop.time() - began_s)  # half of the time is left to other requests
         sample += found.sample
         job = replace(
             job,

@@ -1,1 +1,1 @@
-"""Messages and receipts: what was leased, read from the log; receipts sealed and opened; peek."""
+"""Messages and receipts: reads leased messages from the log, seals and opens receipts, peeks at queues."""

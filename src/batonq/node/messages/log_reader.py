@@ -1,4 +1,4 @@
-"""Messages as the log holds them: payloads, and the lineages that lie over them."""
+"""Reads messages from the log: payloads, and the lineages that overlay them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lay_over(log: Log, payload: Payload, overlays: Sequence[int]) -> Payload:
 
 
 def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payload:
-    """The payload of a message that was leased or looked at. It may have been carried forward since."""
+    """The payload of a leased or peeked message. The message may have been carried forward since."""
     try:
         payload = decode(log.read_variable(message.position, message.offset, message.length))
         return lay_over(log, payload, message.overlays) if message.overlays else payload
@@ -46,7 +46,7 @@ def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payloa
 def read_run(
     log: Log, positions: Sequence[int], extents: Sequence[int]
 ) -> tuple[list[int], list[bytes], list[bytes]] | None:
-    """(contents, MD5s, bodies) of messages that are nothing else; None: they are, or must be read one by one."""
+    """(contents, MD5s, bodies) of messages that have only bodies; None: some have more, or must be read one by one."""
     first = positions[0] >> 16
     if positions[-1] >> 16 == first and max(positions) >> 16 == first == min(positions) >> 16:
         section = log.section(first)

@@ -1,6 +1,6 @@
-"""Looking at a queue without touching it: its messages as they stand, and why each is not being delivered.
+"""Peeks at a queue without changing it: its messages in their current state, and why each is not being delivered.
 
-Only committed state is shown. A page of a long queue is walked to in steps, with the requests of clients in between.
+Only committed state is shown. In a long queue the walk to a page goes in steps, with client requests in between.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SEEK_STEPS_MAX = 10_000
 GONE = "The message was deleted or moved in the meantime."
 _NOTHING = Payload(0, "", "", "", "", b"", b"", b"", b"")
 
-NameOf = Callable[[int], str]  # the name of a queue by its number; empty when it is gone
+NameOf = Callable[[int], str]  # queue number → name; empty when the queue was deleted
 
 
 class Peeked(NamedTuple):
-    """A message as it stands, without a lease."""
+    """A message in its current state, without a lease."""
 
     message_id: str
     view: MessageView
@@ -44,12 +44,12 @@ class Peeked(NamedTuple):
     trace: str
     lineage: Lineage | None
     problem: str  # why body and attributes could not be read; else empty
-    content: int = 0  # what the body is, see core/payload.py
-    current_id: str = ""  # where it lies now; `message_id` is the one that it was sent with
+    content: int = 0  # type of the body, see core/payload.py
+    current_id: str = ""  # the id of its current place; `message_id` is the id with which it was sent
 
 
 async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
-    """Messages in order of arrival, whatever their state."""
+    """Messages in order of arrival, in any state."""
     slot, found = host.seek(queue, after_sequence)
     for _ in range(SEEK_STEPS_MAX):
         if found:
@@ -103,11 +103,11 @@ def _read(host: ShardHost, view: MessageView) -> Peeked:
     )
 
 
-# --- why it is not delivered --------------------------------------------------------------------
+# --- why a message is not delivered -------------------------------------------------------------
 
 
 class Situation(NamedTuple):
-    """What a sentence about a message depends on beside the message."""
+    """The facts beside the message that its explanation depends on."""
 
     now_ms: int
     policy: QueuePolicy
@@ -116,7 +116,7 @@ class Situation(NamedTuple):
 
 
 def why(view: MessageView, situation: Situation) -> str:
-    """One sentence: why nobody is being given this message just now, or that it waits for somebody to ask."""
+    """One sentence: why the message is not being delivered now, or that it waits for a receive."""
     if view.state == State.IN_FLIGHT:
         attempt = f"attempt {view.epoch}" + (f" of at most {view.maximum}" if view.maximum else "")
         return f"Held by {view.holder} until {_until(view, situation)}, {attempt}."
@@ -177,7 +177,7 @@ def _why_dead(view: MessageView, situation: Situation) -> str:
 
 
 def show(peeked: Peeked, situation: Situation) -> dict[str, Any]:
-    """A message as the endpoint gives it."""
+    """A message as the endpoint returns it."""
     view = peeked.view
     timed = view.state in (State.DELAYED, State.IN_FLIGHT)
     body = _shown(peeked.body)
@@ -233,7 +233,7 @@ def _show_lineage(lineage: Lineage) -> dict[str, Any]:
 
 
 def _shown(data: bytes, *, binary: bool = False) -> dict[str, Any]:
-    """Bytes as text, or in base64 when they are none; cut where a page would become too long."""
+    """Bytes as text, or in base64 when they are not text; cut to keep the page short."""
     cut = len(data) > SHOWN_BYTES_MAX
     start = data[:SHOWN_BYTES_MAX]
     if not binary:

@@ -1,10 +1,10 @@
-"""Receipts: the tokens that name one lease each, sealed so that nobody can make one up.
+"""Receipts: the tokens that name one lease each, sealed so that they cannot be forged.
 
     offset  size  field
     0       1     version (2)
     1       2     id of the receipt key
     3       2     shard
-    5       4     queue number, which is never used again: a re-created queue's receipts are others
+    5       4     queue number, which is never reused: a re-created queue has different receipts
     9       4     slot of the message
     13      6     sequence of the message
     19      4     lease epoch
@@ -12,9 +12,9 @@
 
 Integers are little-endian. The 33 bytes become 44 characters of URL-safe base64, without padding.
 
-One digest of 60 bytes seals six messages, because most are leased with their neighbours: it is over the tenant, the
-first 9 bytes, the sequence divided by six, slot less sequence, and the epoch; the remainder of the sequence says which
-ten bytes are the message's. Whoever knows some of them learns nothing about the others.
+One digest of 60 bytes seals six messages, because most messages are leased with their neighbours. The digest covers the
+tenant, the first 9 bytes, the sequence divided by six, the slot minus the sequence, and the epoch. The remainder of the
+sequence selects the message's ten bytes. Knowing some of the seals reveals nothing about the others.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from batonq.errors import ReceiptInvalid, Unavailable
 
 VERSION = 2
 SEAL_BYTES = 10
-SEALS = 6  # of one digest
+SEALS = 6  # per digest
 TEXT_LENGTH = 44
 STAMPS_MAX = 4_096
-RECENT_MAX = 32_768  # receipts of all queues that are known by their text
+RECENT_MAX = 32_768  # receipts of all queues that are remembered by their text
 SHOWN_LENGTH_MAX = 200
 
 _HEAD = struct.Struct("<BHHI")
@@ -49,13 +49,14 @@ _HEAD_BYTES = _HEAD.size
 _SEALED_BYTES = _WHOLE.size
 _RECEIPT_BYTES = _SEALED_BYTES + SEAL_BYTES
 _PARTS = struct.Struct(f"{_HEAD_BYTES}s{_BODY.size}s{SEAL_BYTES}s")
-_BLOCK = struct.Struct("<QII")  # sequence divided, slot less sequence, epoch
+_BLOCK = struct.Struct("<QII")  # sequence divided by six, slot minus sequence, epoch
 _SEQUENCE_MAX = (1 << 48) - 1
 _LOW32 = 0xFFFFFFFF
-_RUN_MIN = 24  # from here on it pays to lay out a run by columns
-_FIRST = 1 << 48  # the first epoch above a sequence
+_RUN_MIN = 24  # from this length on, building a run by columns is faster
+_FIRST = 1 << 48  # the first epoch, shifted above a sequence
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")  # the standard alphabet's own signs are not ours: `!` is in neither
+# `+` and `/` of the standard alphabet are not ours: they become `!`, which is in neither alphabet.
+_FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")
 
 assert _HEAD.size + _BODY.size == _SEALED_BYTES
 assert _RECEIPT_BYTES * 4 // 3 == TEXT_LENGTH
@@ -63,21 +64,21 @@ assert _RECEIPT_BYTES % 3 == 0, "so that many receipts can be encoded at once an
 
 
 class _Stamp(NamedTuple):
-    """All that the receipts of one queue on one shard under one key have in common."""
+    """What the receipts of one queue on one shard under one key have in common."""
 
     head: bytes
-    state: blake2b  # has taken in the tenant and the head
-    recent: dict[str, tuple[int, int, int]]  # what was sealed lately and has not come back yet
+    state: blake2b  # has hashed the tenant and the head
+    recent: dict[str, tuple[int, int, int]]  # receipts sealed recently that have not come back yet
 
 
 class Receipts:
-    """Seals with the newest key, opens with any of them. `set_keys` is called whenever the catalog's keys change."""
+    """Seals with the newest key, and opens with any key. `set_keys` is called whenever the catalog's keys change."""
 
     def __init__(self, keys: Iterable[ReceiptKey] = ()) -> None:
         self._keys: dict[int, bytes] = {}
         self._newest = 0
         self._stamps: dict[tuple[str, int, int, int], _Stamp] = {}
-        self._recent_left = RECENT_MAX // 2  # receipts until their number is looked at
+        self._recent_left = RECENT_MAX // 2  # receipts until their number is checked
         self.set_keys(keys)
 
     def set_keys(self, keys: Iterable[ReceiptKey]) -> None:
@@ -86,7 +87,7 @@ class Receipts:
         self._stamps.clear()
 
     def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
-        """One receipt for each lease."""
+        """One receipt per lease."""
         if leases.epochs or not leases:
             return self.seal_claims(tenant, queue, shard, leases.claims())
 
@@ -98,9 +99,10 @@ class Receipts:
         return sealed if leases.whole is None else sealed[leases.start : leases.start + len(leases)]
 
     def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
-        """One receipt for each (slot, sequence, epoch).
+        """One receipt per (slot, sequence, epoch).
 
-        Most come back soon, to be deleted: until then they are known by their text, which saves opening them.
+        Most receipts come back soon, for a delete. Until then they are remembered by their text, which saves opening
+        them.
         """
         stamp = self._newest_stamp(tenant, queue, shard)
         head, state, _ = stamp
@@ -121,7 +123,7 @@ class Receipts:
     def seal_first(
         self, tenant: str, queue: int, shard: int, slots: Sequence[int], sequences: Sequence[int]
     ) -> list[str]:
-        """One receipt for each first lease; neighbours at once, many of them a column of bytes at a time."""
+        """One receipt per first lease. Neighbours are sealed at once, long runs one column of bytes at a time."""
         count = len(slots)
         claims = [*zip(slots, sequences, repeat(1), strict=False)]
         first = sequences[0]
@@ -173,14 +175,14 @@ class Receipts:
         return texts
 
     def _forget(self) -> None:
-        """Keep the number of receipts that are known by their text in bounds: those of leases that ran out stay."""
+        """Limit the number of receipts remembered by their text: those of expired leases would stay."""
         if sum([len(stamp.recent) for stamp in self._stamps.values()]) > RECENT_MAX // 2:
             for stamp in self._stamps.values():
                 stamp.recent.clear()
         self._recent_left = RECENT_MAX // 2
 
     def open_at(self, tenant: str, queue: int, text: str) -> tuple[int, Claim]:
-        """The message's shard and the claim. Raises ReceiptInvalid when the receipt is not one of this queue's."""
+        """The message's shard and the claim. Raises ReceiptInvalid when the receipt does not belong to this queue."""
         if len(text) != TEXT_LENGTH or not text.isascii():
             raise invalid(text)
         try:
@@ -200,11 +202,11 @@ class Receipts:
         if not compare_digest(_seal(stamp.state, slot, sequence, epoch), data[_SEALED_BYTES:]):
             raise invalid(text)
         if not known:
-            self._keep(tenant, queue, shard, key_id, stamp)  # not before: garbage must not drive out what is in use
+            self._keep(tenant, queue, shard, key_id, stamp)  # only now: invalid receipts must not evict stamps in use
         return shard, Claim(slot, sequence, epoch)
 
     def open_many(self, tenant: str, queue: int, shard: int, texts: Sequence[str]) -> list[tuple[int, int, int]] | None:
-        """What receipts of one shard claim, (slot, sequence, epoch) each, at once; None: look at them one by one."""
+        """Open receipts of one shard at once: (slot, sequence, epoch) each. None: open them one by one."""
         stamp = self._stamps.get((tenant, queue, shard, self._newest))
         if stamp is None:
             return None
@@ -239,7 +241,7 @@ class Receipts:
             raise Unavailable("There is no receipt key yet. Retry.")
         head = _HEAD.pack(VERSION, key_id, shard, queue)
         name = tenant.encode()
-        # The tenant's length goes first, so that no other tenant and head give the same bytes.
+        # The tenant's length comes first, so that no other tenant and head give the same bytes.
         state = blake2b(len(name).to_bytes(4, "little") + name + head, key=key, digest_size=SEALS * SEAL_BYTES)
         return _Stamp(head, state, {})
 
@@ -268,6 +270,6 @@ def _seal(state: blake2b, slot: int, sequence: int, epoch: int) -> bytes:
 
 
 def invalid(text: str) -> ReceiptInvalid:
-    """The refusal of a receipt, in the words that SQS clients know; a long text is cut."""
+    """The refusal of a receipt, in SQS's words. A long text is cut."""
     shown = text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "…"
     return ReceiptInvalid(f'The input receipt handle "{shown}" is not a valid receipt handle.')

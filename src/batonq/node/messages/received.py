@@ -1,4 +1,4 @@
-"""Leases into messages: what was leased, read from the log."""
+"""Turns leases into messages: reads the leased messages from the log."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from batonq.node.messages.log_reader import read_message, read_run
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.waiters import NO_LEASES
 
-ANSWER_BYTES_MAX = 12 * 1024 * 1024  # of the messages of one receive, unless a single one is larger
-FEW_LEASES = 10  # so many fit, however large they are
+ANSWER_BYTES_MAX = 12 * 1024 * 1024  # of the messages of one receive, unless a single message is larger
+FEW_LEASES = 10  # this many fit, whatever their size
 CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
 
 
 class Delivery(NamedTuple):
-    """A message in the hands of its holder, with the receipt for the lease."""
+    """A message delivered to its holder, with the receipt for the lease."""
 
     message_id: str
     receipt: str
     body: bytes
-    body_md5: bytes  # empty: nobody has asked for it yet
+    body_md5: bytes  # empty: not computed yet
     attributes: bytes  # see core/payload.py
     sender: str
     group: str
     dedup_id: str
     trace: str
-    sequence: int  # its number in the queue, see Spread.numbers_from
+    sequence: int  # the message's number in the queue, see Spread.numbers_from
     sent_ms: int
     first_received_ms: int
     receive_count: int
@@ -43,35 +43,35 @@ class Delivery(NamedTuple):
     priority: int
     lineage: Lineage | None
     failure: Failure | None = None  # of an earlier attempt in this queue
-    content: int = 0  # what the body is, see core/payload.py
+    content: int = 0  # type of the body, see core/payload.py
 
 
 def nothing_to_give_back() -> None:
-    """Of a receive that got nothing, or whose client asks for the same leases again."""
+    """For a receive that got nothing, or whose client asks for the same leases again."""
 
 
 @dataclass(slots=True)
 class Received:
-    """The outcome of a Receive: messages as columns. The broker adds the receipts, and what gives the messages back."""
+    """The outcome of a Receive: messages as columns. The broker adds the receipts and `give_back`."""
 
     shard: int
     leases: Leases = field(default_factory=lambda: NO_LEASES)
     bodies: Sequence[bytes] = ()
-    contents: Sequence[int] = ()  # of messages that are nothing but bodies: what each is, see payload.py
+    contents: Sequence[int] = ()  # for messages that have only bodies: type of each body, see payload.py
     digests: Sequence[bytes] = ()
-    payloads: Sequence[Payload] = ()  # all that is known of each message; none: they are nothing but bodies
+    payloads: Sequence[Payload] = ()  # all parts of each message; empty: the messages have only bodies
     failures: Mapping[int, Failure] = field(default_factory=dict)  # of earlier attempts, by the message's slot
-    numbers_from: int = 0  # what is added to a sequence to number a message in its queue, see Spread
+    numbers_from: int = 0  # added to a sequence to number a message in its queue, see Spread
     receipts: Sequence[str] = ()
-    rows: Sequence[Delivery] = ()  # of several shards: instead of the columns
-    give_back: Callable[[], None] = nothing_to_give_back  # nobody got the messages: the next one may
+    rows: Sequence[Delivery] = ()  # for several shards: replaces the columns
+    give_back: Callable[[], None] = nothing_to_give_back  # makes undelivered messages visible again
 
     def __len__(self) -> int:
         return len(self.bodies) or len(self.rows)
 
     @property
     def is_bare(self) -> bool:
-        """Whether the messages are nothing but bodies, whatever became of them before."""
+        """Whether the messages have only bodies, whatever happened to them before."""
         return not self.payloads and not self.rows
 
     def message_ids(self) -> list[str]:
@@ -118,25 +118,25 @@ def _bare_payload(content: int, digest: bytes, body: bytes) -> Payload:
 
 
 class Deliveries:
-    """Reads what was leased, for all shards that a node serves."""
+    """Reads leased messages, for all shards that a node serves."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, alarms: AlarmBoard) -> None:
         self._loop = loop
         self._alarms = alarms
 
     async def warm(self, host: ShardHost, leases: Leases) -> None:
-        """Have bodies that lie on a cold part of the disk read by a thread: the loop must not wait for them."""
+        """Read bodies that are not in memory on a thread, so that the loop does not wait for the disk."""
         cold = _cold(host, leases.positions)
         if cold:
             await self._loop.run_in_executor(None, host.log.warm, cold)
 
     @staticmethod
     def is_cold(host: ShardHost, leases: Leases) -> bool:
-        """Whether reading these messages would have to wait for the disk: then `warm` first."""
+        """Whether reading these messages would have to wait for the disk. If so, call `warm` first."""
         return bool(leases.shared("cold", lambda some: _cold(host, some.positions)))
 
     def read(self, queue: int, host: ShardHost, leases: Leases, whole: bool, room: int = ANSWER_BYTES_MAX) -> Received:
-        """The leased messages; those that do not fit into one answer are given back. Ask `is_cold` before."""
+        """The leased messages. Those that do not fit into one answer are given back. Check `is_cold` first."""
         if len(leases) > FEW_LEASES or room < ANSWER_BYTES_MAX:
             leases = _fitting(queue, host, leases, room)
         shard = host.shard
@@ -154,7 +154,7 @@ class Deliveries:
                 payloads.append(read_message(shard, host.log, lease))
                 places.append(at)
             except MessageGone:
-                continue  # purged before the reply could leave
+                continue  # purged before the reply was sent
             except LogError as problem:
                 self._unreadable(queue, shard, lease, problem)
         received.leases = leases.pick(places)
@@ -163,14 +163,14 @@ class Deliveries:
         return received
 
     def _unreadable(self, queue: int, shard: Shard, lease: Lease, problem: LogError) -> None:
-        """A body that cannot be read keeps its message where it is, and the others go out."""
+        """Report a body that cannot be read. Its message stays where it is, and the others are delivered."""
         name = shard.queue_name(queue)
         text = f"Message {message_id(shard.number, lease.sequence)} of {name} cannot be read: {problem.message}"
         self._alarms.put(f"unreadable:{queue}", text, severity="critical", queue=name)
 
 
 def _read_bare(host: ShardHost, leases: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
-    """Contents, MD5s and bodies, if the messages are nothing else; None: each has to be read by itself."""
+    """Contents, MD5s and bodies, if the messages have only bodies; None: each must be read on its own."""
 
     def read(some: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
         try:
@@ -181,7 +181,7 @@ def _read_bare(host: ShardHost, leases: Leases) -> tuple[list[int], list[bytes],
     found: tuple[list[int], list[bytes], list[bytes]] | None = leases.shared("bare", read)
     if leases.whole is None:
         return found
-    if found is None:  # another one's messages are more than bodies
+    if found is None:  # some message has more than a body
         return read(leases)
     start, end = leases.start, leases.start + len(leases)
     contents, digests, bodies = found
@@ -189,8 +189,8 @@ def _read_bare(host: ShardHost, leases: Leases) -> tuple[list[int], list[bytes],
 
 
 def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:
-    """As many of the leases as fit into `room` bytes; the others were never handed out, and are the next one's."""
-    first = room == ANSWER_BYTES_MAX  # a single message goes out, whatever its size
+    """The leases that fit into `room` bytes. The others are given back, because they were never handed out."""
+    first = room == ANSWER_BYTES_MAX  # a single message is delivered, whatever its size
     for at, extent in enumerate(leases.extents):
         room -= extent >> 32
         if room < 0 and (at or not first):
@@ -200,6 +200,6 @@ def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:
 
 
 def _cold(host: ShardHost, positions: Sequence[int]) -> list[int]:
-    """The frames among these places that are not in memory."""
+    """The frames among these positions that are not in memory."""
     is_cold = host.log.is_cold
     return [number for number in {position >> 16 for position in positions} if is_cold(number)]

@@ -1,1 +1,1 @@
-"""What operators see: metrics, status page, events, retained history."""
+"""What operators use: metrics, status page, events, retained history."""

@@ -1,7 +1,8 @@
-"""History served: committed frames as they lie in the log, to whoever reads at a distance.
+"""Serves history: committed frames as they are stored in the log, to remote readers.
 
-The broker must not feel its readers: files are read on a thread, in pieces of bounded size, and all readers together
-get so many bytes a second. A piece is checked before it leaves, so that what arrives is a part of the log or nothing.
+Readers must not slow the broker down. Files are read on a thread, in pieces of bounded size, and all readers together
+get a limited number of bytes per second. A piece is checked before it is sent, so that a reader gets a correct part of
+the log or nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
 from batonq.node.shard_host.keeper import ShardKeeper
 
-BYTES_MAX = 16 << 20  # of one answer, unless a single frame is larger
-FRAMES_MAX = 1_024  # of one answer: checking them takes a few milliseconds of the processor
-FRAME_BYTES_MIN = 4 << 10  # what a frame counts as at least: checking a small one costs more than its bytes
+BYTES_MAX = 16 << 20  # per answer, unless a single frame is larger
+FRAMES_MAX = 1_024  # per answer: checking them takes a few milliseconds of the processor
+FRAME_BYTES_MIN = 4 << 10  # minimum charge per frame: checking a small frame costs more than its bytes
 WAITERS_MAX = 1_000
 READS_MAX = 2  # threads that read at the same time
 
 
 class TooFast(OverLimit):
-    """More history was read than is served in a second."""
+    """More history was requested than is served per second."""
 
     def __init__(self, wait_s: int) -> None:
         super().__init__(f"The rate limit for history reads (--history-rate-bytes) is exceeded. Retry in {wait_s} s.")
@@ -35,7 +36,7 @@ class TooFast(OverLimit):
 class ShardHistory(NamedTuple):
     shard: int
     first: int  # the first frame that is retained
-    next: int  # the number that the next frame will get
+    next: int  # the number of the next frame
     bytes: int
 
 
@@ -46,9 +47,7 @@ class NamedQueue(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """What history there is: shards that can be read, the names of their queues if asked for, shards that cannot be
-    read now.
-    """
+    """The available history: readable shards, the names of their queues if requested, and unreadable shards."""
 
     shards: list[ShardHistory]
     queues: dict[int, list[NamedQueue]]
@@ -62,17 +61,17 @@ class Served(NamedTuple):
     start: int
     next: int
     first: int
-    end: int  # the number that the log's next frame will get
+    end: int  # the number of the log's next frame
 
 
 class History:
-    """One a node. `waiting` says whether anybody must be told of commits."""
+    """One per node. `waiting` says whether any reader must be told of commits."""
 
     def __init__(self, *, shards: Sequence[ShardKeeper], rate_bytes: int, seconds: Callable[[], float]) -> None:
         self.waiting: dict[int, list[asyncio.Future[None]]] = {}
         self.bytes_served = 0
-        self.readers = 0  # requests that read or wait just now
-        self.limited = 0  # requests that were refused for the rate
+        self.readers = 0  # requests that are reading or waiting now
+        self.limited = 0  # requests refused because of the rate
         self._shards = shards
         self._rate = rate_bytes
         self._seconds = seconds
@@ -81,16 +80,16 @@ class History:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     def shards(self) -> list[ShardHistory]:
-        """Those that can be read here now."""
+        """The shards that can be read here now."""
         logs = [keeper.reading()[1] for keeper in self._shards if keeper.readable]
         return [ShardHistory(log.shard, log.first, log.next, log.bytes_retained()) for log in logs]
 
     def unavailable(self) -> list[int]:
-        """Those that cannot be read here now: a reader who took the others for all would have a hole."""
+        """The shards that cannot be read here now. A reader that takes the others for all shards would miss history."""
         return [keeper.number for keeper in self._shards if not keeper.readable]
 
     def queues(self, shard: int) -> list[NamedQueue]:
-        """The names that a shard knows now: for one who begins to read behind the records that told them."""
+        """The queue names that a shard knows now, for a reader that starts after the records that have them."""
         known = self._keeper(shard).reading()[0].queues.values()
         return [NamedQueue(queue.number, queue.policy.tenant, queue.policy.name) for queue in known]
 
@@ -100,7 +99,7 @@ class History:
         return Listed(shards, queues, self.unavailable())
 
     async def read(self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None = None) -> Served:
-        """Frames from `start` on, before `stop`; waits for one up to `wait_s`.
+        """Frames from `start` on, before `stop`. Waits up to `wait_s` for the first one.
 
         Raises LogGap, TooFast, NotFound, Unavailable.
         """
@@ -136,7 +135,7 @@ class History:
             data, problem = await asyncio.to_thread(_read, piece, shard)
         self._credit -= max(len(data), (piece.stop - start) * FRAME_BYTES_MIN)
         self.bytes_served += len(data)
-        if start < log.first:  # dropped, and its file used again, while it was read
+        if start < log.first:  # the frames were deleted, and their file was reused, during the read
             raise gap(shard, start, log.first)
         if problem is not None:
             raise problem
@@ -179,13 +178,13 @@ class History:
             self.waiting.pop(shard, None)
 
     def look(self, shard: int) -> None:
-        """A frame was committed."""
+        """Wake the readers of a shard: a frame was committed."""
         for future in self.waiting.pop(shard, ()):
             if not future.done():
                 future.set_result(None)
 
     def stop_waiting(self) -> None:
-        """The node stops: whoever waits is answered with what there is."""
+        """Answer every waiting reader with what there is: the node is stopping."""
         for futures in self.waiting.values():
             for future in futures:
                 if not future.done():
@@ -202,7 +201,7 @@ def gap(shard: int, start: int, first: int) -> LogGap:
 
 
 def _read(piece: Piece, shard: int) -> tuple[bytes, LogError | None]:
-    """On a thread: the piece's bytes, and what is wrong with them."""
+    """Read a piece on a thread. Returns its bytes, and what is wrong with them."""
     try:
         data = piece.read()
     except OSError as error:
@@ -215,7 +214,10 @@ def _read(piece: Piece, shard: int) -> tuple[bytes, LogError | None]:
 
 
 def check(data: bytes, shard: int, start: int, stop: int) -> None:
-    """Are these the frames `start` to `stop` of a shard, each sound and following the one before? Raises LogCorrupt."""
+    """Check that these are the frames `start` to `stop` of a shard, each valid and linked to the one before.
+
+    Raises LogCorrupt.
+    """
     chain = Chain(shard, None, start)
     chain.digest = None
     for _ in frames_of(data, chain, f"the log of shard {shard}"):

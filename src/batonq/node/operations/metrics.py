@@ -125,7 +125,7 @@ ALL: tuple[Metric, ...] = (
 )
 
 Samples = Iterable[tuple[str, float]]
-Front = list[tuple[Metric, list[tuple[str, float]]]]  # counted by an API
+Front = list[tuple[Metric, list[tuple[str, float]]]]  # metrics that an API counts
 
 
 def render(overview: Overview) -> bytes:

@@ -1,4 +1,4 @@
-"""What a node looks like at one moment, read from committed state: for the status page and the metrics."""
+"""An overview of a node at one moment, read from committed state: for the status page and the metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class QueueReading(NamedTuple):
     fifo: bool
     shard: int
     sla_seconds: int
-    dead_letters: bool  # other queues' dead letters come here
+    dead_letters: bool  # the queue is another queue's dead-letter queue
     waiters: int
     counters: Counters
 
@@ -52,11 +52,11 @@ class Overview:
     shards: list[ShardReading] = field(default_factory=list)
     alarms: list[ActiveAlarm] = field(default_factory=list)
     alarms_raised: int = 0
-    missing: int = 0  # queues whose shard is not served just now
+    missing: int = 0  # queues whose shard is not served now
     history: HistoryReading = field(default_factory=HistoryReading)
-    archive: list[ArchiveReading] = field(default_factory=list)  # none without an archive
+    archive: list[ArchiveReading] = field(default_factory=list)  # empty without an archive
 
     def age_ms(self, queue: QueueReading) -> int:
-        """Age of the queue's oldest message; 0 when it is empty."""
+        """Age of the queue's oldest message; 0 when the queue is empty."""
         oldest_ms = queue.counters.oldest_sent_ms
         return max(0, self.at_ms - oldest_ms) if oldest_ms else 0

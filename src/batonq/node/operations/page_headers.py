@@ -1,4 +1,4 @@
-"""Headers of pages for browsers: a page may load and run nothing but what it brings, and no other site may frame it."""
+"""Headers of pages for browsers: a page may load and run only its own content, and no other site may frame it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hashlib import sha256
 
 
 def page_headers(style: str, script: str = "") -> tuple[tuple[str, str], ...]:
-    """For a page with one style element and one script element, whose texts these are, or none."""
-    asks = "'self'" if script else "'none'"  # a script looks for news
+    """Headers for a page with these texts in its one style element and its one script element (empty: no script)."""
+    asks = "'self'" if script else "'none'"  # a script polls for updates
     policy = [
         "default-src 'none'",
         f"style-src {_source(style)}",

@@ -1,7 +1,7 @@
-"""What a node answers beside its APIs: health, metrics, the status page, and its own endpoints under `/_baton/`.
+"""What a node serves beside its APIs: health, metrics, the status page, and its own endpoints under `/_baton/`.
 
-In the secured profile all but the health checks ask for the admin token, which lies in the data directory, readable for
-its owner only. As a password (with any user name) it works in a browser.
+In the secured profile everything but the health checks requires the admin token. The token is in the data directory,
+readable only by its owner. In a browser it works as a password, with any user name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Page(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request for one of our pages, as much of it as matters."""
+    """The relevant parts of a request for one of our pages."""
 
     method: str
     path: str
@@ -57,7 +57,7 @@ Answer = Callable[[Asked], Awaitable[Page]]
 
 
 class Pages:
-    """`routes` are mounted by the front door; each answers an `Asked` with a `Page`."""
+    """The front door mounts `routes`; each route answers an `Asked` with a `Page`."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -81,11 +81,11 @@ class Pages:
     # --- health, metrics, status ----------------------------------------------------------------
 
     async def livez(self, asked: Asked) -> Page:
-        """The process answers."""
+        """Whether the process answers."""
         return Page(200, TEXT, b"ok\n")
 
     async def readyz(self, asked: Asked) -> Page:
-        """Requests can be served."""
+        """Whether requests can be served."""
         why = self._node.not_ready()
         return Page(503, TEXT, f"{why}\n".encode()) if why else Page(200, TEXT, b"ok\n")
 
@@ -151,7 +151,7 @@ class Pages:
         key = await self._node.catalog.change(Catalog.disable_key, key_id)
         return show_key(key)
 
-    # --- who may --------------------------------------------------------------------------------
+    # --- access control -------------------------------------------------------------------------
 
     def _guarded(self, answer: Answer) -> Answer:
         async def guard(asked: Asked) -> Page:
@@ -167,7 +167,7 @@ class Pages:
     ) -> Answer:
         async def endpoint(asked: Asked) -> Page:
             try:
-                # A web page elsewhere cannot send this content type here without asking first, and we never allow it.
+                # A page of another site cannot send this content type without a CORS preflight, which we never allow.
                 if not asked.content_type.lower().startswith(JSON):
                     raise InvalidInput(f"Send JSON with the header Content-Type: {JSON}.")
                 if not (open_in_dev and self._node.settings.dev) and not self._knows_token(asked.authorization):
@@ -187,7 +187,7 @@ class Pages:
         if kind.lower() == "basic":
             try:
                 given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-            except ValueError:  # not ASCII, not base64, or not UTF-8 in it
+            except ValueError:  # not ASCII, not base64, or not UTF-8 inside
                 return False
         elif kind.lower() != "bearer":
             return False
@@ -195,7 +195,7 @@ class Pages:
 
 
 def load_or_make_token(data_directory: str, random_bytes: Callable[[int], bytes]) -> str:
-    """The admin token of a data directory; made at the first start."""
+    """The admin token of a data directory, created at the first start."""
     path = token_path(data_directory)
     try:
         with open(path, encoding="ascii") as file:
@@ -215,7 +215,7 @@ def token_path(data_directory: str) -> str:
 
 
 def make_key(random_bytes: Callable[[int], bytes]) -> tuple[str, str]:
-    """A new access key: (id, secret)."""
+    """Create an access key: (id, secret)."""
     letters = [KEY_LETTERS[byte % len(KEY_LETTERS)] for byte in random_bytes(KEY_LENGTH - len(KEY_PREFIX))]
     secret = [SECRET_LETTERS[byte % len(SECRET_LETTERS)] for byte in random_bytes(SECRET_LENGTH)]
     return KEY_PREFIX + "".join(letters), "".join(secret)

@@ -1,4 +1,4 @@
-"""The status page: what a browser that opens the node's address sees. Works without JavaScript; with it, it is live."""
+"""The status page, shown when a browser opens the node's address. JavaScript is optional: it adds live updates."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ HEADERS = (("Cache-Control", "no-store"), *page_headers(_STYLE, _SCRIPT))
 
 
 def render(overview: Overview, address: str, *, dev: bool) -> str:
-    """The whole page. `address` is where the browser found us."""
+    """Render the whole page. `address` is where the browser reached the node."""
     troubles = needing(overview)
     sentence = _sentence(overview, troubles)
     mark = "bad" if troubles else "good"
@@ -98,7 +98,7 @@ def render(overview: Overview, address: str, *, dev: bool) -> str:
 
 
 def needing(overview: Overview) -> list[str]:
-    """What needs somebody, most pressing first, each as part of a sentence."""
+    """What needs attention, most urgent first, each as part of a sentence."""
     troubles = [f"shard {shard.number} is {shard.state}" for shard in overview.shards if shard.state != "serving"]
     troubles += [
         f"the disk of shard {shard.number} is full" for shard in overview.shards if shard.room not in ("plenty", "")
@@ -117,7 +117,7 @@ def needing(overview: Overview) -> list[str]:
 
 
 def duration(ms: int) -> str:
-    """A length of time in the largest unit that fits: 0.2 s, 45 s, 4 min, 3 h, 2 d."""
+    """A duration in the largest unit that fits: 0.2 s, 45 s, 4 min, 3 h, 2 d."""
     seconds = ms / _SECOND_MS
     for size, unit in _UNITS:
         if seconds >= size:

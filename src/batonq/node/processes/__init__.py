@@ -1,1 +1,1 @@
-"""Several processes that serve one data directory: each has whole shards, and they ask each other by Unix sockets."""
+"""Several processes that serve one data directory: each has whole shards, and calls the others over Unix sockets."""

@@ -1,9 +1,9 @@
-"""The catalog among processes: the first keeps it, the others fold the frames that it has committed.
+"""The catalog among processes: the first process hosts it, the others fold the frames that it has committed.
 
-They ask for frames from the number that they have come to, and an answer waits for the next commit. So the first knows
-how far each of them is: a change is answered when all that are up have folded it, and whoever asks any process then
-finds it. If the front of the log was dropped meanwhile, or a frame does not fit, the replica is folded anew from the
-log's beginning.
+Each process asks for frames from the number that it has reached, and an answer waits for the next commit. So the first
+process knows how far the others are. A change is answered when all running processes have folded it, and any process
+then knows the change. If the front of the log was deleted meanwhile, or a frame does not match, the replica is folded
+again from the log's beginning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from batonq.node.shard_host.recovery import Folder, Recovery
 T = TypeVar("T")
 FRAMES = "frames"
 PIECE_BYTES_MAX = 4 << 20
-WAIT_MS = 2_000  # of an answer that has nothing new
+WAIT_MS = 2_000  # how long an answer waits when there is nothing new
 AGAIN_S = 0.1
 ANEW_S = 1.0
 START_S = 60.0
@@ -37,22 +37,20 @@ TOLD_S = 3.0  # how long a change waits for a process that does not follow
 
 
 class Frames(NamedTuple):
-    """Frames from `start` on, as they are stored; `end` is the number that the log's next one gets."""
+    """Frames from `start` on, as they are stored; `end` is the number of the log's next frame."""
 
     start: int
     end: int
     data: bytes
 
 
-_asked = msgspec.msgpack.Decoder(tuple[int, int, int])  # who, from which frame, how long to wait
+_asked = msgspec.msgpack.Decoder(tuple[int, int, int])  # process, first frame, how long to wait
 _frames = msgspec.msgpack.Decoder(Frames)
 AskFrames = Callable[[bytes, int], Awaitable[bytes]]
 
 
 class ProcessCatalog(SharedCatalog):
-    """`ask_frames` asks the first process; None: this is the first. `others` are the processes that are up beside this
-    one.
-    """
+    """`ask_frames` asks the first process; None: this process is the first. `others` lists the other running ones."""
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class ProcessCatalog(SharedCatalog):
         self._ask_frames = ask_frames
         self._appended = asyncio.Event()
         self._asked = asyncio.Event()
-        self._come_to: dict[int, int] = {}  # the frame that each process asked for last
+        self._come_to: dict[int, int] = {}  # per process: the frame that it asked for last
         self._replica: Catalog | None = None
         self._folding: Folder
         self._chain: Chain | None = None  # None: from the beginning
@@ -85,7 +83,7 @@ class ProcessCatalog(SharedCatalog):
 
     @property
     def next_frame(self) -> int:
-        """The number of the first frame that is not known here."""
+        """The number of the first frame that this process does not know."""
         if self._log is not None:
             return self._log.next
         return self._chain.number if self._chain is not None else 0
@@ -110,8 +108,9 @@ class ProcessCatalog(SharedCatalog):
         return changed
 
     async def _all_told(self) -> None:
-        """Until all processes that are up know what is committed. One that does not follow is not waited for long: it
-        finds out by itself.
+        """Wait until all running processes know what is committed.
+
+        A process that does not follow is not waited for long: it learns of the change on its own.
         """
         if self._log is None:
             return
@@ -196,11 +195,11 @@ class ProcessCatalog(SharedCatalog):
                 self._chain = None
                 pause_s = ANEW_S
             except BatonError:
-                pause_s = AGAIN_S  # the first process is being started again
+                pause_s = AGAIN_S  # the first process is being restarted
             await asyncio.sleep(pause_s)
 
     async def _read_on(self, wait_ms: int) -> None:
-        """Fold what came since. A replica that is read anew takes the old one's place when it is at the end."""
+        """Fold the new frames. A replica read from the beginning replaces the old one when it reaches the end."""
         assert self._ask_frames is not None
         chain = self._chain
         asked = msgspec.msgpack.encode((self._number, chain.number if chain is not None else 0, wait_ms))
@@ -219,7 +218,7 @@ class ProcessCatalog(SharedCatalog):
             self._folded()
 
     async def hear(self) -> None:
-        """Every answer of the first process tells."""
+        """Nothing to ask: every answer of the first process shows that this process is not cut off."""
 
     async def close(self) -> None:
         await end(self._tailing)

@@ -1,6 +1,7 @@
-"""One process of several that serve a data directory: it owns its shards for good, and asks the others for theirs.
+"""One process of several that serve a data directory: it has its own shards, and asks the others for theirs.
 
-It is a plain node over the embedded log, with the ways of a cluster to the shards that it has not.
+It always owns the same shards. It is a plain node over the embedded log that reaches other shards with a cluster's
+routing.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ElsewhereKeeper(ShardKeeper):
 
 
 class ProcessNode(Node):
-    """`owners` is told which processes are up. `announce` is awaited once others may ask this one."""
+    """`owners` is told which processes are running. `announce` is awaited once other processes may call this one."""
 
     catalog: ProcessCatalog
 
@@ -112,7 +113,7 @@ class ProcessNode(Node):
         await self.catalog.open()
 
     async def _ask_frames(self, data: bytes, wait_ms: int) -> bytes:
-        """By no name, so that the answer is not remembered: whoever asks again asks for the same frames."""
+        """Ask without a call name, so that the answer is not remembered: a repeated call asks for the same frames."""
         lease = self.owners.owner(CATALOG_SHARD)
         if lease is None:
             raise Unavailable("The first process has not started yet.")
@@ -149,7 +150,7 @@ class ProcessNode(Node):
         await self.maintenance.rotate_receipt_key()
 
     async def _known_shards(self) -> None:
-        """Until the first process has said how many shards there are, and what receipts are signed with."""
+        """Wait until the first process has said how many shards there are, and which keys seal receipts."""
         deadline_s = self._loop.time() + START_S
         while len(self.catalog.current().shards) < self.settings.shards or not self.catalog.current().receipt_keys:
             if self._loop.time() > deadline_s:
@@ -179,7 +180,7 @@ class ProcessNode(Node):
 
     def _catalog_changed(self, changes: Changes) -> None:
         if not self.catalog.serving:
-            return  # its first frame: the rest is told when it is open
+            return  # the first frame: the rest is told when the shard is open
         super()._catalog_changed(changes)
         catalog = self.catalog.current()
         if catalog.next_receipt_key != self._receipt_keys:
@@ -190,10 +191,10 @@ class ProcessNode(Node):
         self.peers.close()
         await super()._close()
 
-    # --- what others ask ----------------------------------------------------------------------------
+    # --- calls from other processes -----------------------------------------------------------------
 
     def epoch_here(self, shard: int) -> int:
-        """Which start of this process others must mean; 0 until it has been told."""
+        """The number of this process's start, which callers must name; 0 until the supervisor has told it."""
         return self.owners.up.get(self.place.number, 0)
 
     def port_here(self, shard: int) -> ShardPort | None:
@@ -204,7 +205,7 @@ class ProcessNode(Node):
         return await self.catalog.answer(name, data) if self.catalog.owned else None
 
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
-        """What was received for another process that does not want it any more."""
+        """Give back messages that were received for another process, which no longer wants them."""
         await self.broker.give_back_found(found)
 
     async def overview_here(self) -> Overview:
@@ -226,7 +227,7 @@ class ProcessNode(Node):
     async def advance_clock_here(self, forward_ms: int) -> int:
         return await super().advance_clock(forward_ms)
 
-    # --- of all processes -----------------------------------------------------------------------------
+    # --- over all processes ---------------------------------------------------------------------------
 
     async def overview(self) -> Overview:
         parts = [await self.overview_here(), *await self._others.overviews()]
@@ -244,7 +245,7 @@ class ProcessNode(Node):
     def not_ready(self) -> str:
         if why := self._not_up():
             return why
-        # Another process that is being started again is no reason to send clients elsewhere.
+        # Another process that is being restarted is no reason to send clients to another server.
         missing = [name_of(number) for number in range(self.place.of) if number not in self.owners.seen]
         if missing:
             return f"not started yet: {', '.join(missing)}"

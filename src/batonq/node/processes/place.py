@@ -1,4 +1,4 @@
-"""Which process has which shards, and which of them are up: the supervisor says so, and there is nothing to decide."""
+"""Records which process has which shards, and which processes are running. The supervisor decides both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batonq.node.cluster.peers import UNIX
 
 @dataclass(slots=True, frozen=True)
 class Place:
-    """One process among all that serve a data directory. The first has the catalog too."""
+    """One process among all that serve a data directory. The first process also has the catalog."""
 
     data: str
     number: int
@@ -51,15 +51,16 @@ def socket_path(data: str, number: int) -> str:
 
 
 class ToldOwners:
-    """Who owns what, as routing asks for it. `up` has the processes that can be asked, each with a number that is
-    another one after every start.
+    """Who owns what, for routing.
+
+    `up` has the processes that can be asked, each with a number that is new at every start.
     """
 
     def __init__(self, place: Place) -> None:
         self.up: dict[int, int] = {}
-        self.seen: set[int] = set()  # those that were up at some time
+        self.seen: set[int] = set()  # processes that were running at some time
         self._place = place
-        self._owners: dict[int, Lease] = {}  # found since `up` changed: it is asked for with every request
+        self._owners: dict[int, Lease] = {}  # computed since `up` changed: every request asks for an owner
         self._changed = asyncio.Event()
 
     @property
@@ -88,7 +89,7 @@ class ToldOwners:
         return {number: self._place.address_of(number) for number in self.up if number != self._place.number}
 
     async def refresh(self) -> None:
-        """The supervisor tells by itself."""
+        """Nothing to ask: the supervisor reports changes."""
 
     async def next_change(self, timeout_s: float) -> None:
         try:

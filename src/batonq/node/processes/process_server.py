@@ -1,4 +1,4 @@
-"""What one process answers another: about its shards, like a node of a cluster; and what it knows of itself."""
+"""Answers other processes: about this process's shards, like a node of a cluster, and about itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ encode = msgspec.msgpack.encode
 
 
 class Process(Serving, Protocol):
-    """The process, as far as others may ask it."""
+    """The parts of a process that other processes may ask for."""
 
     async def overview_here(self) -> Overview: ...
     def front_here(self) -> Front: ...

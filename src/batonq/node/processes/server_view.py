@@ -1,4 +1,4 @@
-"""What all processes of a server are together: each is asked for its part, and one that does not answer is left out."""
+"""A view of a whole server: each process is asked for its part, and a process that does not answer is left out."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Others:
         return [*map(_overview.decode, (await self._ask_all("overview")).values())]
 
     async def fronts(self) -> dict[str, Front]:
-        """By the name of the process."""
+        """Front metrics by the name of the process."""
         return {name_of(number): _front.decode(answer) for number, answer in (await self._ask_all("front")).items()}
 
     async def histories(self, names: bool) -> list[Listed]:
         return [*map(_listed.decode, (await self._ask_all("histories", names)).values())]
 
     async def history(self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None) -> Served:
-        """Raises what the process that has the shard says, and Unavailable when it does not answer."""
+        """Raises the error of the process that has the shard, and Unavailable when that process does not answer."""
         lease = self._owners.owner(shard)
         if lease is None:
             raise Unavailable(f"The process that serves shard {shard} is being restarted. Retry.")
@@ -73,7 +73,7 @@ class Others:
 
 
 class ProcessHistory(History):
-    """History of all shards, wherever they are."""
+    """History of all shards, whichever process has them."""
 
     def __init__(self, *, place: Place, others: Others, **same: Any) -> None:
         super().__init__(**same)
@@ -102,7 +102,7 @@ class ProcessHistory(History):
 
 
 def joined(parts: Sequence[Overview], queues: int, shards: int) -> Overview:
-    """One overview of all; `queues` and `shards` are how many there are."""
+    """One overview of all processes. `queues` and `shards` are the total numbers."""
     whole = Overview(max(part.at_ms for part in parts))
     found: dict[tuple[str, str], list[QueueReading]] = {}
     for part in parts:
@@ -131,7 +131,7 @@ def away(number: int) -> ShardReading:
 
 
 def labelled(fronts: Mapping[str, Front]) -> Front:
-    """Each process counts for itself, from zero at its start: so their numbers are told apart, and not summed."""
+    """Label the metrics per process. Each process counts from zero at its start, so their numbers are not summed."""
     whole: Front = []
     for at, (metric, _) in enumerate(next(iter(fronts.values()))):
         samples = []

@@ -1,1 +1,1 @@
-"""How a command reaches its shard: on this node, on another node or process, or on several shards at once."""
+"""Routes a command to its shard: on this node, on another node or process, or on several shards at once."""

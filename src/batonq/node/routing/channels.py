@@ -1,8 +1,9 @@
-"""Between shards: committed entries only, in order, in a bounded window, sent again until they are settled.
+"""Channels between shards: committed entries only, in order, in a bounded window, resent until they are settled.
 
-One pump a pair of shards: it reads what the source owes, waits until that is committed, hands it to the destination,
-and settles what the destination has committed. Whatever is killed in between, the numbers leave exactly one copy: the
-destination answers an entry that it has seen from its cursor, and the source sends from the last settled one.
+There is one pump per pair of shards. The pump reads what the source owes, waits until that is committed, hands it to
+the destination, and settles what the destination has committed. After a crash at any point the entry numbers leave
+exactly one copy: the destination answers an entry that it has seen from its cursor, and the source resends from the
+last settled entry.
 """
 
 from __future__ import annotations
@@ -26,15 +27,17 @@ RETRY_MAX_S = 5.0
 
 
 class Transport(Protocol):
-    """How entries reach the shard that they are for."""
+    """How entries reach their destination shard."""
 
     async def deliver(self, destination: int, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
-        """(number, verdict) of each entry, committed at the destination. Raises BatonError when it may be tried again,
-        LogCorrupt when the numbers do not fit."""
+        """Return (number, verdict) per entry, committed at the destination.
+
+        Raises BatonError when the delivery may be retried, and LogCorrupt when the numbers do not match.
+        """
 
 
 class PortTransport:
-    """To a shard wherever it is served."""
+    """Delivers entries to a shard, on this node or another one."""
 
     def __init__(self, port: Callable[[int], ShardPort]) -> None:
         self._port = port
@@ -64,7 +67,7 @@ class Channels:
         self._stopping = False
 
     def look(self, keeper: ShardKeeper) -> None:
-        """Something was committed (or a shard was opened): see whether it owes anything to another shard."""
+        """Start pumps for what the shard owes to other shards. Called after a commit, or when a shard was opened."""
         if self._stopping or not keeper.serving:
             return
         host = keeper.host()
@@ -83,10 +86,10 @@ class Channels:
 
     def _ended(self, keeper: ShardKeeper, pair: tuple[int, int], _task: asyncio.Task[None]) -> None:
         self._pumps.pop(pair, None)
-        self.look(keeper)  # what was owed while the pump was ending
+        self.look(keeper)  # entries that became owed while the pump was ending
 
     async def _pump(self, source: int, destination: int, host: ShardHost) -> None:
-        """Runs while the source owes the destination anything; ends with the host, and another takes over."""
+        """Run while the source owes the destination anything. When the host ends, a new pump takes over."""
         pause_s = RETRY_FIRST_S
         key = f"channel-{source}-{destination}"
         while host.serving:
@@ -97,7 +100,7 @@ class Channels:
                 pause_s = RETRY_FIRST_S
             except Exception as problem:
                 if not isinstance(problem, BatonError) or isinstance(problem, LogCorrupt):
-                    # Trying again at once would only keep the loop busy: somebody has to look.
+                    # An immediate retry would only keep the loop busy: an operator has to look.
                     text = f"The channel from shard {source} to shard {destination} is stopped: {problem}"
                     self._alarms.put(key, text, severity="critical")
                     pause_s = RETRY_MAX_S
@@ -108,7 +111,7 @@ class Channels:
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
 
     async def _send_window(self, destination: int, host: ShardHost) -> bool:
-        """Move one window of entries; False when nothing is owed."""
+        """Move one window of entries. Returns False when nothing is owed."""
         entries = host.shard.pending_entries(destination, 0, self._window_entries)
         if not entries:
             return False

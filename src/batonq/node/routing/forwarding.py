@@ -1,9 +1,10 @@
-"""Commands of this node's clients to shards that other nodes serve: those of one turn of the event loop as one call.
+"""Forwards commands of this node's clients to shards on other nodes: one call for all commands of a loop turn.
 
-While a call to a shard is under way the next one gathers, so that calls grow with the load; but nobody waits behind a
-call that takes long. A call has an id and names the owner's epoch, and the owner remembers its answers: so it is
-executed once, and repeated if its answer is lost (cluster/routing.py). A receive that may wait asks with the others
-first, and by a call of its own when there is nothing, or more than the answer has room for.
+While a call to a shard is in progress the commands for the next call gather, so that calls grow with the load. No
+command waits behind a slow call. A call has an id and names the owner's epoch, and the owner remembers its answers. So
+the call is executed once, and can be repeated if its answer is lost (cluster/routing.py). A receive that may wait is
+first sent with the other commands. It makes a call of its own when there are no messages, or more than the answer has
+room for.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import Done, Waiting, tell, told
 from batonq.node.shard_host.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 
-Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long it may wait by itself in ms
-DRY_RUN_MS = 60_000  # it may look at millions of messages
+Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long the call itself may wait in ms
+DRY_RUN_MS = 60_000  # a dry run may look at millions of messages
 WAITING_MAX = 4_096  # commands that gather for one shard
 CALLS_MAX = 64  # to one shard at a time
-PATIENCE_S = 0.5  # when a call has taken so long, the next one does not wait for it
+PATIENCE_S = 0.5  # the next call does not wait for one that has taken this long
 _WAITS = {"hint": 1, "receive_matching": 4}  # operations that may wait, and which of their arguments says how long
 
 
@@ -51,18 +52,18 @@ class _ForwardedPoll:
 
 
 class RemoteShard:
-    """A shard that another node serves. `call` knows the way there, and what may be repeated."""
+    """A shard that another node serves. `call` knows the route to that node, and which calls may be repeated."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._gathered: list[_One] = []
         self._scheduled: asyncio.Handle | None = None
-        self._under_way: dict[object, float] = {}  # calls, and when each began
+        self._under_way: dict[object, float] = {}  # calls in progress, and when each began
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
-        """Each of ports.ShardOperations is one call to the node that serves the shard."""
+        """Each operation of ports.ShardOperations is one call to the node that serves the shard."""
         if operation not in wire.OPERATIONS:
             raise AttributeError(operation)
         waits_at = _WAITS.get(operation)
@@ -108,7 +109,7 @@ class RemoteShard:
                 self._scheduled = self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
-        """Send what has gathered, as much as one call may take."""
+        """Send the commands that have gathered, up to the limit of one call."""
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
@@ -131,12 +132,12 @@ class RemoteShard:
         outcomes = await self._ask(wire.SUBMIT, [one.command for one in some])
         del self._under_way[call]
         if self._gathered:
-            self._begin()  # the owner is at work again while the replies are written
+            self._begin()  # the owner works on the next call while the replies are written
         for one, outcome in zip(some, outcomes, strict=True):
             tell(one.done, outcome)
 
     async def _ask(self, operation: str, commands: Sequence[Command], wait_ms: int = 0) -> list[Any]:
-        """An outcome for each, the same error for all if there is none."""
+        """Return an outcome per command. If the call fails, every command gets the same error."""
         try:
             data = await self._call(operation, wire.encode_commands(commands), wait_ms)
             outcomes = wire.decode_outcomes(data)
@@ -154,7 +155,7 @@ class RemoteShard:
 
     def _give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
         async def give_back() -> None:
-            with suppress(BatonError):  # then they run out
+            with suppress(BatonError):  # if that fails, the leases expire
                 await self._port.give_back(queue, claims)
 
         if claims:

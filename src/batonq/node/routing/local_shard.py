@@ -47,7 +47,7 @@ class LocalShard:
         return host.submit(command, lambda outcome: self._deliver(host, command, done, outcome))
 
     def _deliver(self, host: ShardHost, command: Receive, done: Done, outcome: Leases | BatonError) -> None:
-        """Leases are committed: read the messages. Those that cannot be handed over are given back."""
+        """Read the messages of committed leases. Messages that cannot be handed over are given back."""
         if isinstance(outcome, BatonError):
             done(outcome)
         elif not outcome:
@@ -64,7 +64,7 @@ class LocalShard:
                 self._hand_over(host, command, done, outcome)
 
     async def _deliver_later(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
-        """Extend leases of which much has passed, and read what the disk has to be asked for."""
+        """Extend leases that are partly over, and read what is only on the disk."""
         try:
             leases = await host.in_time(command.queue, leases, command.attempt)
             await self._deliveries.warm(host, leases)
@@ -85,7 +85,7 @@ class LocalShard:
 
     @staticmethod
     def _fail(host: ShardHost, command: Receive, done: Done, leases: Leases, problem: Exception) -> None:
-        """Leased messages cannot be handed over: the next one may have them."""
+        """Give back leased messages that cannot be handed over, so that another consumer can receive them."""
         if not command.attempt:
             host.give_back(command.queue, leases.claims())
         tell(done, told(problem))
@@ -95,7 +95,7 @@ class LocalShard:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- the rest
+    # --- other operations
 
     async def receive_matching(
         self,
@@ -204,7 +204,7 @@ class LocalShard:
 
 
 def _seen(host: ShardHost, job: Job) -> JobView:
-    """As it stands now; the shard's own goes on changing."""
+    """A copy of the job's current state: the shard's own object keeps changing."""
     rate = host.shard.job_rate(job, host.now_ms()) if job.state == "RUNNING" else 0.0
     return JobView(replace(job), rate)
 

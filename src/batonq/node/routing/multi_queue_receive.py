@@ -1,11 +1,13 @@
-"""One receive over many queues: those of a list, or of patterns such as `hooks-*`.
+"""One receive over many queues: the queues of a list, or those that match patterns such as `hooks-*`.
 
-It costs nothing while it waits: a `Watch` stands at each shard, and is asked only about queues in which something
-happened. Queues that are made meanwhile are found, because their names are matched when something happens in them.
-Who is served goes round: each receive starts behind the queue that was last asked, and takes an equal share of each.
+A waiting receive costs nothing. A `Watch` stands at each shard, and is asked only about queues in which something
+happened. Queues that are created meanwhile are found, because their names are matched when something happens in them.
+Queues are served round-robin: each receive starts behind the last queue that was asked, and takes an equal share of
+each.
 
-A pattern leaves dead-letter queues out whose sources it means as well: who serves `hooks-*` does not want to be handed
-its own failures from `hooks-a-dead`. Named, or by a pattern of their own such as `*-dead`, they are served.
+A pattern leaves out dead-letter queues whose source queues it also matches: a consumer of `hooks-*` does not want its
+own failures from `hooks-a-dead`. Dead-letter queues are served when they are named, or matched by a pattern of their
+own such as `*-dead`.
 """
 
 from __future__ import annotations
@@ -30,18 +32,19 @@ from batonq.node.shard_host.keeper import ShardKeeper
 from batonq.node.shard_host.waiters import NO_LEASES, ServingBudget
 
 NAMES_MAX = 10_000
-WILDCARDS_MAX = 100  # patterns with * or ? in one request
+WILDCARDS_MAX = 100  # patterns with * or ? per request
 PATTERN_LENGTH_MAX = 80
-MATCHED_PER_TURN = 200  # names that are matched before other requests get a turn: at most 0.1 ms for each name
-KNOWN_MAX = 200_000  # queues for which a selection remembers whether it has them
+MATCHED_PER_TURN = 200  # names matched before other requests get a turn: at most 0.1 ms per name
+KNOWN_MAX = 200_000  # queues for which a selection remembers whether it includes them
 Found = tuple[int, Delivery]  # with the number of its queue
 GiveBack = Callable[[Sequence[Found]], Awaitable[None]]
-AskOne = Callable[[ShardPort, int, int], Coroutine[Any, Any, list[Found]]]  # for so many at most, waiting so many ms
+# Port, maximum number of messages, milliseconds to wait.
+AskOne = Callable[[ShardPort, int, int], Coroutine[Any, Any, list[Found]]]
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
 
 
 class Selection:
-    """Which queues are meant, and whose turn it is."""
+    """Which queues a receive includes, and whose turn it is."""
 
     def __init__(self, catalog: Callable[[], Catalog], account: str, patterns: Sequence[str]) -> None:
         if not 0 < len(patterns) <= NAMES_MAX:
@@ -52,7 +55,7 @@ class Selection:
                     f"{pattern[:PATTERN_LENGTH_MAX]!r} is not a valid queue name or pattern. In a pattern, * "
                     "matches any characters and ? matches one character."
                 )
-        self.turn = 0  # the queue number that the next receive begins with
+        self.turn = 0  # the queue number that the next receive starts with
         self._catalog = catalog
         self._account = self.account = account
         self.patterns = list(patterns)
@@ -66,12 +69,13 @@ class Selection:
         self._wildcards = Wildcards(wildcards) if wildcards else None
         self._name_set = frozenset(self._names)
         self._known: dict[int, bool] = {}
-        self._left_out: dict[int, tuple[int, bool]] = {}  # by queue: the catalog's version, and whether it is
+        # Per queue: the catalog's version, and whether the queue is left out.
+        self._left_out: dict[int, tuple[int, bool]] = {}
         self._version = -1
         self._shards: set[int] = set()
 
     def shards(self) -> set[int]:
-        """The shards of the queues that are named; none for patterns. Raises QueueDoesNotExist."""
+        """The shards of the queues given by name; none for patterns. Raises QueueDoesNotExist."""
         catalog = self._catalog()
         if catalog.version != self._version:
             shards: set[int] = set()
@@ -99,7 +103,7 @@ class Selection:
                 self._is_meant(number)
 
     def has(self, number: int) -> bool:
-        """Does the selection have the queue of this number?"""
+        """Whether the selection includes the queue of this number."""
         if not self._is_meant(number):
             return False
         if self._wildcards is None:
@@ -116,7 +120,7 @@ class Selection:
         return entry is not None and entry.account == self._account
 
     def _is_meant(self, number: int) -> bool:
-        """Whether a name or a pattern means the queue. A number is never used again, so the answer is remembered."""
+        """Whether a name or a pattern matches the queue. A number is never reused, so the answer is remembered."""
         known = self._known.get(number)
         if known is None:
             entry = self._catalog().queues.get(number)
@@ -138,14 +142,14 @@ class Selection:
         return any(self._is_meant(source.number) for source in catalog.dead_letter_sources(number))
 
     def in_turn(self, numbers: Iterable[int]) -> list[int]:
-        """Queue numbers, beginning with the one whose turn it is."""
+        """Queue numbers, starting with the queue whose turn it is."""
         ordered = sorted(numbers)
         at = bisect_left(ordered, self.turn)
         return ordered[at:] + ordered[:at]
 
 
 class Watch:
-    """A receive over many queues that waits. It stands at several shards; the first that has something serves it."""
+    """A waiting receive over many queues. It stands at several shards; the first shard with messages serves it."""
 
     __slots__ = ("future", "holder", "hosts", "max_messages", "selection", "taken", "visibility_ms")
 
@@ -171,7 +175,7 @@ class Watch:
     def serve(self, host: ShardHost, queues: Sequence[int], budget: ServingBudget) -> None:
         hosts = {queue: [host] for queue in queues}
         taken = take(self.selection, hosts, self.max_messages, self.visibility_ms, self.holder, budget)
-        if taken and host.serving:  # else they are never committed, and everybody was told so
+        if taken and host.serving:  # else the leases are never committed, and every client was told so
             self.taken = taken
             self.leave()
             host.commit.release(self.future)
@@ -182,7 +186,7 @@ class Watch:
         self.hosts = []
 
     def end(self) -> None:
-        """Its time is over, or a shard went away: it is answered with nothing, and the client asks again."""
+        """Answer with nothing: the time is over, or a shard went away. The client asks again."""
         self.leave()
         if not self.taken and not self.future.done():
             self.future.set_result(None)
@@ -212,9 +216,9 @@ def take(
     holder: str,
     budget: ServingBudget | None = None,
 ) -> list[Taken]:
-    """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more.
+    """Lease messages from these queues: first an equal share of each in turn, then more from those that have more.
 
-    When one of the hosts breaks off, what was taken before is returned; it raises only if that is nothing.
+    When one of the hosts fails, returns what was taken before that. Raises only if nothing was taken.
     """
     ready = selection.in_turn(hosts)
     taken: list[Taken] = []
@@ -254,11 +258,11 @@ async def receive_any(
     wait_ms: int,
     holder: str,
 ) -> list[Taken]:
-    """Lease messages of the selected queues; the leases are committed when this returns."""
+    """Lease messages of the selected queues. The leases are committed when this returns."""
     hosts = _hosts(selection, shards)
     if not selection.by_names_only:
         await selection.learn([number for _, numbers in _filled(hosts) for number in numbers])
-        hosts = _hosts(selection, shards)  # others had a turn meanwhile
+        hosts = _hosts(selection, shards)  # other requests had a turn meanwhile
     ready: dict[int, list[ShardHost]] = {}
     filled = _filled(hosts)
     for host, numbers in filled:
@@ -279,15 +283,15 @@ async def receive_any(
         try:
             part.leases = await part.host.in_time(part.queue, part.leases)
         except BatonError:
-            part.leases = NO_LEASES  # the queue has gone
-        except asyncio.CancelledError:  # the client has gone; this part was given back
+            part.leases = NO_LEASES  # the queue was deleted
+        except asyncio.CancelledError:  # the client disconnected; this part was given back
             give_back(taken[:at] + taken[at + 1 :])
             raise
     return [part for part in taken if part.leases]
 
 
 def _filled(hosts: Sequence[ShardHost]) -> list[tuple[ShardHost, list[int]]]:
-    """The queues of each shard that have something to give. A shard that refuses is left out, unless all do."""
+    """The queues of each shard that have messages to deliver. A shard that refuses is left out, unless all refuse."""
     found: list[tuple[ShardHost, list[int]]] = []
     problem: BatonError | None = None
     for host in hosts:
@@ -301,16 +305,16 @@ def _filled(hosts: Sequence[ShardHost]) -> list[tuple[ShardHost, list[int]]]:
 
 
 def _rank(number: int, host: ShardHost) -> tuple[int, int]:
-    """Of the shards of one queue, who comes first."""
+    """Sort key: which of the shards of one queue comes first."""
     try:
         hint = host.shard.hint(number)
-    except QueueDoesNotExist:  # the shard knows already that it was deleted
+    except QueueDoesNotExist:  # the shard knows already that the queue was deleted
         hint = Hint(0)
     return hint.rank(host.shard.queues[number].policy.ageing_ms)
 
 
 def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHost]:
-    """The shards that may have something, as far as they are served. Raises Unavailable when none is."""
+    """The served shards that may have messages. Raises Unavailable when none is served."""
     named = selection.shards()
     meant = [keeper for keeper in shards if not selection.by_names_only or keeper.number in named]
     hosts = [keeper.host() for keeper in meant if keeper.serving]
@@ -328,7 +332,7 @@ async def _wait(
             host.polls.watch(watch, unseen=host not in seen)
             watch.hosts.append(host)
         await watch.future
-    except asyncio.CancelledError:  # the client has gone
+    except asyncio.CancelledError:  # the client disconnected
         give_back(watch.taken)
         raise
     finally:
@@ -337,7 +341,7 @@ async def _wait(
 
 
 async def _committed(taken: list[Taken]) -> list[Taken]:
-    """What was taken of shards that committed it. Raises when none did."""
+    """The leases from shards that committed them. Raises when no shard did."""
     waited = [(host, point) for host in {part.host: None for part in taken} if (point := host.point()) is not None]
     try:
         outcomes = await asyncio.gather(*(point for _, point in waited), return_exceptions=True)
@@ -352,12 +356,12 @@ async def _committed(taken: list[Taken]) -> list[Taken]:
 
 
 def give_back(taken: list[Taken]) -> None:
-    """The client has gone: nobody got these."""
+    """Give the messages back: the client disconnected and did not receive them."""
     for part in taken:
         try:
             part.host.give_back(part.queue, part.leases.claims())
         except BatonError:
-            continue  # they come back when their leases run out
+            continue  # the messages become visible again when their leases expire
 
 
 async def receive_all_over(
@@ -369,10 +373,10 @@ async def receive_all_over(
     holder: str,
     give_back: GiveBack,
 ) -> list[Found]:
-    """The same over shards that may be served by other nodes: each is asked in turn, and then all are waited for.
+    """Receive from shards that other nodes may serve: ask each in turn, and then wait for all of them.
 
-    A shard that cannot be asked is left out, unless it is the only one. Several may answer at the same time: what is
-    too much for one answer is given back, and so is everything when whoever asked has gone.
+    A shard that cannot be asked is left out, unless it is the only one. Several shards may answer at the same time.
+    Messages beyond the size of one answer are given back, and so are all messages when the client disconnects.
     """
     asked = partial(_ask_one, selection, visibility_ms, holder)
     start = selection.turn % len(ports) if ports else 0
@@ -392,7 +396,7 @@ async def receive_all_over(
 
 
 async def _ask_each(ports: Sequence[ShardPort], asked: AskOne, max_messages: int, found: list[Found]) -> None:
-    """What is there now. Raises what is wrong if no shard can be asked."""
+    """Collect the messages that are available now. Raises the problem if no shard can be asked."""
     problems: list[BatonError] = []
     for port in ports:
         if len(found) < max_messages:
@@ -407,8 +411,10 @@ async def _ask_each(ports: Sequence[ShardPort], asked: AskOne, max_messages: int
 
 
 async def _wait_for_any(tasks: list[asyncio.Task[list[Found]]], found: list[Found]) -> None:
-    """Until one answers: it has something, the time is over, or its shard went away and the client asks again. The
-    others are asked no more, and what they had by then is found as well.
+    """Wait for the first answer: messages, the end of the time, or the loss of a shard.
+
+    After the loss of a shard the client asks again. After the first answer the other shards are no longer waited for.
+    Messages that they have returned by then are added to `found`.
     """
     waiting = set(tasks)
     try:

@@ -1,8 +1,8 @@
-"""One shard as the rest of a node sees it, wherever it is served.
+"""One shard as the rest of a node sees it, on this node or another one.
 
-Arguments and answers are plain values, and every answer is of something that is committed. What comes with a receipt
-comes here as a claim: the receipt was opened, and named this shard. Calls raise Unavailable while nobody serves the
-shard. Each operation is declared here, once: wire.py derives from it how another node is asked for it.
+Arguments and answers are plain values, and every answer describes committed state. A receipt arrives here as a claim:
+it was opened before, and named this shard. Calls raise Unavailable while no node serves the shard. Each operation is
+declared once, here: wire.py derives its form for calls between nodes.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from batonq.node.routing.submission import Done, Waiting
 
 
 class JobView(NamedTuple):
-    """A job as it stands, and how many messages a second it moves now."""
+    """The current state of a job, and how many messages per second it moves now."""
 
     job: Job
     current_rate: float
 
 
 class ShardOperations(Protocol):
-    """What can be asked of a shard beside its commands."""
+    """The operations of a shard beside its commands."""
 
     async def receive_matching(
         self,
@@ -40,10 +40,13 @@ class ShardOperations(Protocol):
         """Lease messages of any queues whose names match, each with its queue's number; see multi_queue_receive.py."""
 
     async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
-        """What the shard has of a queue, waiting up to `wait_ms` for anything; `waiting` so many wait for it there."""
+        """What the shard has of a queue, after waiting up to `wait_ms` for any message.
+
+        `waiting` is the number of long polls that depend on the answer.
+        """
 
     async def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
-        """These leases were made for an answer that did not leave: nobody got the messages, and it was no receive."""
+        """Give back leases whose answer never left: no client got the messages, and no receive is counted."""
 
     async def counters(self, queue: int) -> Counters: ...
 
@@ -51,28 +54,29 @@ class ShardOperations(Protocol):
         """How many long polls wait on a queue."""
 
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
-        """Messages in order of arrival, whatever their state, without leasing them."""
+        """Messages in order of arrival, in any state, without leasing them."""
 
     async def reach(self, queue: int, version: int) -> None:
-        """Until the shard has heard, and committed, what the catalog said up to this version; of this queue (0: of
-        none in particular) even if it was away meanwhile.
+        """Return when the shard has applied, and committed, the catalog's changes up to this version.
+
+        For the given queue (0: none in particular) this holds even if the shard was not served meanwhile.
         """
 
     async def purge_point(self, queue: int) -> tuple[int, int]:
-        """What a purge that begins now goes by: the last sequence that it removes, and how many purges there were."""
+        """What a purge that starts now refers to: the last sequence to remove, and the number of purges before."""
 
     async def purge(self, queue: int, through: int, purges: int) -> None:
-        """Remove all messages that the queue had there at a purge point, if that is not done yet."""
+        """Remove all messages that the queue had here at a purge point, if that has not been done yet."""
 
     async def next_sequence(self) -> int:
-        """The sequence that the shard's next message gets: none has a higher one yet."""
+        """The sequence of the shard's next message: no message has a higher one yet."""
 
-    # --- jobs, which are at the shard of their source
+    # --- jobs, which run at the shards of their source
 
     async def start_job(self, job: Job) -> JobView: ...
 
     async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
-        """Look at everything that the job would look at, and change nothing."""
+        """Look at all messages that the job would look at, and change nothing."""
 
     async def jobs(self, queue: int) -> list[JobView]:
         """The jobs of a queue, newest first."""
@@ -88,23 +92,25 @@ class ShardOperations(Protocol):
     # --- between shards
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
-        """Take entries of a channel from another shard: (number, verdict) of each. Raises LogCorrupt when the numbers
-        do not fit.
+        """Accept entries of a channel from another shard. Returns (number, verdict) per entry.
+
+        Raises LogCorrupt when the numbers do not match.
         """
 
 
 class ShardPort(ShardOperations, Protocol):
     def submit(self, command: Command, done: Done) -> Waiting | None:
-        """Execute a command, and call `done` with its outcome, or with a BatonError. The outcome of a Receive is
-        Received, without receipts.
+        """Execute a command, and call `done` with its outcome or a BatonError.
+
+        The outcome of a Receive is Received, without receipts.
         """
 
 
 class Route(Protocol):
-    """The ways to shards that other nodes serve."""
+    """The routes to shards that other nodes serve."""
 
     def port(self, shard: int) -> ShardPort:
-        """To one that has an owner, now or soon."""
+        """The port of a shard. A call waits for an owner if there is none yet."""
 
     def port_at_once(self, shard: int) -> ShardPort:
-        """To one that has an owner now; else a call ends with NotOwner."""
+        """The port of a shard that has an owner now. Without one, a call raises NotOwner."""

@@ -1,14 +1,14 @@
-"""Sends by requests that their SDK named: a retry finds what was done before, wherever that was.
+"""Sends by requests that their SDK named: a retry finds the earlier attempt on whichever shard executed it.
 
-The name of a request stands for one of the queue's shards, its home, which takes messages that have no key, and knows
-them when they are sent again. Only a first try may go elsewhere, when the home has no owner or no room: to another
-shard, under the same name as one that is AWAY. So a retry that its home does not know asks all shards, which do not
-take it from then on if they do not know it, and only then has it taken by its home.
+The name of a request determines one of the queue's shards, its home. The home accepts the request's messages without a
+key, and recognises them when they are sent again. Only a first try may go to another shard, when the home has no owner
+or no space. It then goes under the same name with AWAY set. So a retry that its home does not know asks all shards. A
+shard that does not know the request refuses it from then on. Only then does the home accept the retry.
 
-When a queue grows, the home of a name may be another one. Those before it hear of the growth before that one is sent
-anything, and do not take it from then on either, also from a node that has not heard of it.
+When a queue gets more shards, a name may get another home. Its former homes learn of the change before the new home is
+sent anything. They too refuse the request from then on, even from a node that has not learned of the change.
 
-Of a batch that finds room in part, each message that does not goes on by itself, under a name of its own.
+When a batch finds space only in part, each message left over is sent on alone, under a name of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from batonq.node.catalog.queue_control import Queue
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import submitted
 
-GROWTHS = 3  # a queue may grow again while a request is under way
+GROWTHS = 3  # a queue may grow again while a request is in progress
 TOLD_MAX = 10_000
 T = TypeVar("T")
 Results = list[Accepted | BatonError]
@@ -44,10 +44,10 @@ class Shards(Protocol):
 class NamedSends:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
-        self._told: dict[tuple[int, int], Spread] = {}  # queue, shard → what that one has heard
+        self._told: dict[tuple[int, int], Spread] = {}  # (queue, shard) → the spread that the shard has learned of
 
     async def send(self, queue: Queue, command: Send, name: int, first_try: bool) -> Results:
-        """Messages without keys; one result each. `name` is the hash of the request's name."""
+        """Send messages without keys. Returns one result per message. `name` is the hash of the request's name."""
         answers = await (self._send_first if first_try else self._send_again)(queue, command, name)
         for _ in range(GROWTHS):
             if not any(isinstance(answer, NotOwner) for answer in answers):
@@ -65,7 +65,7 @@ class NamedSends:
         return answers
 
     async def _send_first(self, queue: Queue, command: Send, name: int) -> Results:
-        """To its home, or the next shard that has an owner and room for any of them."""
+        """Send to the home shard, or to the next shard that has an owner and space for any of the messages."""
         spread = queue.spread
         homes = spread.asked(name)
         await self._tell(queue, homes, at_once=True)
@@ -84,7 +84,7 @@ class NamedSends:
         return refused or await self._shards.ask(queue, home, _sending(command, name))
 
     async def _send_again(self, queue: Queue, command: Send, name: int) -> Results:
-        """To the shard that knows it, else to its home."""
+        """Send to the shard that knows the request, else to its home."""
         homes = queue.spread.asked(name)
         await self._tell(queue, homes, at_once=False)
         nothing = command.pick(())
@@ -98,8 +98,9 @@ class NamedSends:
         return await self._shards.ask(queue, homes[-1], _sending(command, name))
 
     async def _tell(self, queue: Queue, homes: list[int], at_once: bool) -> None:
-        """Of a growth that moved a name's home: see that all of its homes have heard of it. `at_once`: those that have
-        an owner, as the others hear of it from whoever becomes one.
+        """Make sure that all homes of a name have learned of a growth that moved it.
+
+        `at_once`: only the homes that have an owner now. The others learn of the growth when a node takes them over.
         """
         if len(homes) == 1:
             return
@@ -113,7 +114,7 @@ class NamedSends:
                     raise
                 continue
             if len(self._told) >= TOLD_MAX:
-                del self._told[next(iter(self._told))]  # it is told again when it is asked again
+                del self._told[next(iter(self._told))]  # the shard is told again when it is asked again
             self._told[queue.number, shard] = queue.spread
 
 
@@ -122,5 +123,5 @@ def _sending(command: Send, name: int) -> Callable[[ShardPort], Awaitable[Result
 
 
 async def results_of(port: ShardPort, command: Send) -> Results:
-    """Send messages at one shard; one result each."""
+    """Send messages to one shard. Returns one result per message."""
     return [*(await submitted(port.submit, command)).results()]

@@ -1,9 +1,9 @@
-"""The messages of one request on their ways: each is offered to one shard after the other until one takes it.
+"""Routes the messages of one request: each is offered to one shard after another until a shard accepts it.
 
-A producer numbers its messages, and a shard that has taken one says of all with lower numbers that they were sent
-before. So a shard is not offered a message while an earlier one of the same producer may still be offered there, now or
-when it is sent again: the later one is held back until the earlier one is taken, and is refused if that one was. While
-no message has more than one shard to go to, none is ever held back.
+A producer numbers its messages. A shard that has accepted a message reports all lower numbers as already sent. So a
+shard is not offered a message while an earlier message of the same producer may still be offered there, now or in a
+retry. The later message is held back until the earlier one is accepted, and is refused if the earlier one was refused.
+While every message has only one shard to go to, no message is held back.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from batonq.core.commands import Accepted, Send
 from batonq.core.shard.send_commands import PRODUCER_WAITS
 from batonq.errors import BatonError, NotOwner, OverLimit
 
-Way = list[int]  # the shards to ask, in their order
-# Shard, places of messages in the request, the number of the turn: an answer each.
+Way = list[int]  # the shards to ask, in order
+# Arguments: shard, places of messages in the request, number of the turn. Returns an answer per message.
 Offer = Callable[[int, list[int], int], Awaitable[Sequence[Accepted | BatonError]]]
 Newest = Callable[[], Awaitable[list[Way]]]
 
 
 class Offering:
     def __init__(self, command: Send, ways: list[Way], offer: Offer, newest: Newest) -> None:
-        """A way for each message. `newest` asks the catalog for them again."""
+        """`ways` has one way per message. `newest` asks the catalog for the current ways."""
         count = len(command.bodies)
         self._producer = command.producer
         self._ways = ways
         self._offer = offer
         self._newest = newest
-        self._next = dict.fromkeys(range(count), 0)  # place → where on its way a message is that has no answer
+        self._next = dict.fromkeys(range(count), 0)  # place of an unanswered message → its position on its way
         self._refused: set[int] = set()  # places of numbered messages that will be sent again
         self._turn = 1
         self.results: list[Any] = [None] * count
-        self.problems: dict[int, BatonError] = {}  # why there is no answer from a shard
+        self.problems: dict[int, BatonError] = {}  # why a shard gave no answer
 
     async def run(self) -> None:
         while self._next:
@@ -45,7 +45,7 @@ class Offering:
             await self._heard(list(parts.values()))
 
     async def go_on(self, answers: Sequence[Accepted | BatonError]) -> None:
-        """The same when all were offered to one shard already, which gave these answers."""
+        """Like `run`, when one shard was already offered all messages and gave these answers."""
         self.results[:] = answers
         await self._heard([list(self._next)])
         await self.run()
@@ -57,7 +57,7 @@ class Offering:
         self._turn += 1
 
     def begins_at(self, shard: int) -> bool:
-        """Whether some message is offered to this shard in the first turn."""
+        """Whether any message is offered to this shard in the first turn."""
         return any(self._shard(place) == shard for place in self._ready())
 
     def _shard(self, place: int) -> int:
@@ -73,9 +73,9 @@ class Offering:
             self.results[place] = answer
 
     def _ready(self) -> list[int]:
-        """Those to be offered now, in order."""
+        """The places of the messages to offer now, in order."""
         ready: list[int] = []
-        earlier: set[int] = set()  # shards that earlier ones may be offered to, but not now
+        earlier: set[int] = set()  # shards that may be offered earlier messages, but not now
         for place in sorted((*self._next, *self._refused)):
             if not self._producer:
                 ready.append(place)
@@ -92,7 +92,7 @@ class Offering:
         return ready
 
     def _go_on(self, places: list[int]) -> list[int]:
-        """What a shard has answered; returns the places of those that it sent on from the end of their ways."""
+        """Process a shard's answers. Returns the places of messages that it sent on from the end of their ways."""
         moved = False
         ended: list[int] = []
         for place in places:
@@ -104,7 +104,7 @@ class Offering:
                 else:
                     ended.append(place)
             elif isinstance(result, OverLimit) and moved and self._producer:
-                continue  # only because the one before it has moved on
+                continue  # refused only because the message before it has moved on
             else:
                 self._end(place)
         return ended
@@ -116,8 +116,9 @@ class Offering:
             self._refused.add(place)
 
     async def _lengthen(self, ended: list[int]) -> None:
-        """This node has not heard of a growth, which may concern all of them. What has no further way even then keeps
-        its answer, and its sender may try again.
+        """Update the ways: this node has missed a growth of the queue, which may concern all messages.
+
+        A message that has no further shard even then keeps its answer, and its sender may retry.
         """
         try:
             ways = await self._newest()

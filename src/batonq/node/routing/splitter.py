@@ -1,10 +1,10 @@
-"""Queues that lie on several shards: which of them a request goes to, and how their answers become one.
+"""Queues on several shards: decides which shards a request goes to, and merges their answers.
 
-What has a key waits for the shard of its key; what has none goes to a shard that has an owner. Receives go where hints
-say that the first in order are (core/spread.py); a hint promises nothing, and leases nothing. Shards that are served
-here are looked at directly. The others are asked once in HINT_S while there is anything to receive, and all at once
-when nothing is known to be anywhere: an empty receive costs one question for each shard that is served elsewhere, and
-no record anywhere.
+A message with a key waits for the shard of its key. A message without a key goes to a shard that has an owner. Receives
+go where hints say that the first messages in order are (core/spread.py). A hint promises nothing, and leases nothing.
+This node reads the hints of its own shards directly. It asks the other shards once per HINT_S while there is anything
+to receive, and all of them at once when no messages are known. An empty receive costs one question per shard on another
+node, and no record anywhere.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from batonq.node.routing.spread_long_poll import Room
 from batonq.node.routing.submission import submitted
 from batonq.node.shard_host.host import ShardHost
 
-HINT_S = 0.2  # how long a hint from another node is good for, while something is known to be somewhere
-RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is something to go by
-FRESH_WAIT_S = 1.0  # and while there is nothing
+HINT_S = 0.2  # how long a hint from another node is valid, while messages are known somewhere
+RECENT_WAIT_S = 0.05  # how long to wait for an answer while some hints are known
+FRESH_WAIT_S = 1.0  # and while none are
 HINTS_MAX = 10_000  # hints of other nodes that are remembered
-ANY = -1  # stands for whichever shard has its turn
+ANY = -1  # stands for the shard whose turn it is
 
 T = TypeVar("T")
 GiveBack = Callable[[Queue, Sequence[Delivery]], Coroutine[Any, Any, None]]
@@ -56,9 +56,9 @@ class Spreading:
         first_turn: int,
         refresh: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `seal` adds
-        receipts; `here` is the host of a shard that this node serves; `queue` and `version` are of the catalog as this
-        node knows it.
+        """`port_at_once` gives the port of a shard that has an owner, else it returns None or raises NotOwner.
+        `seal` adds receipts. `here` gives the host of a shard that this node serves. `queue` and `version` read the
+        catalog as this node knows it.
         """
         self._loop = loop
         self._port = port
@@ -71,8 +71,9 @@ class Spreading:
         self._waiters_max = waiters_max
         self._refresh = refresh
         self._first_turn = first_turn  # nodes should not all begin with the same shard
-        self._turns: dict[int, int] = {}  # queue → whose turn it is to get what has no key
-        self._known: dict[tuple[int, int], tuple[float, Hint]] = {}  # hints of other nodes: (queue, shard) → when
+        self._turns: dict[int, int] = {}  # queue → whose turn it is to get messages without a key
+        # Hints of other nodes: (queue, shard) → (when, hint).
+        self._known: dict[tuple[int, int], tuple[float, Hint]] = {}
         self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._rooms: dict[int, Room] = {}
@@ -80,19 +81,21 @@ class Spreading:
         self._named = NamedSends(self)
 
     def stop_waiting(self) -> None:
-        """Answer every long poll now, and let no other wait."""
+        """Answer every long poll now, and accept no new ones."""
         self._ending = True
         for room in self._rooms.values():
             room.end()
 
     async def ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
-        """Ask one shard. If it has not heard of the queue, see that it hears what this node has heard; then the
-        shard's word counts, not this node's.
+        """Ask one shard.
+
+        If the shard does not know the queue, it is brought up to this node's version of the catalog and asked again.
+        Then the shard's answer counts, not what this node knows.
         """
         return await self._ask_port(queue, self._port(shard), ask)
 
     async def ask_at_once(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
-        """The same of a shard that has an owner right now; else it was asked nothing, and NotOwner is raised."""
+        """Like `ask`, for a shard that has an owner now. Otherwise raises NotOwner, without having asked anything."""
         port = self._port_at_once(shard)
         if port is None:
             raise NotOwner(f"No node owns shard {shard} right now.")
@@ -108,20 +111,23 @@ class Spreading:
             return await ask(port)
 
     async def of_all(self, queue: Queue, ask: Callable[[ShardPort], Awaitable[T]]) -> list[T]:
-        """The answers of all shards, in their order. Raises when one of them has none."""
+        """The answers of all shards, in their order. Raises when a shard has no answer."""
         return await asyncio.gather(*(self.ask(queue, shard, ask) for shard in queue.shards))
 
     # --- sending --------------------------------------------------------------------------------
 
     async def send(self, queue: Queue, command: Send, first_try: bool) -> Results:
-        """One result each, in order. `first_try`: an SDK says that it has not made this request before."""
+        """Send messages. Returns one result per message, in order.
+
+        `first_try`: an SDK says that this is its first attempt.
+        """
         name = command.request
         if not command.is_keyed(queue.fifo):
             if name:
                 return await self._named.send(queue, command, name, first_try)
             results = await self._send_anywhere(queue, command)
             return await self.send_moved(queue, command, results)
-        # A shard knows a request by its name, so each must get all of its part at once.
+        # A shard knows a request by its name, so each shard must get all of its part at once.
         offering = self._sending(queue, command, name)
         await offering.run()
         if command.bodies and len(offering.problems) == len(command.bodies):
@@ -129,8 +135,9 @@ class Spreading:
         return offering.results
 
     async def send_moved(self, queue: Queue, command: Send, results: Results) -> Results:
-        """Messages go on that the shard which was asked does not take any more: of a queue that was on one shard, or
-        without a key.
+        """Send on the messages that the asked shard no longer accepts.
+
+        These are messages of a queue that was on one shard, or messages without a key.
         """
         if not any(isinstance(result, NotOwner) for result in results):
             return results
@@ -144,7 +151,8 @@ class Spreading:
     def _sending(self, queue: Queue, command: Send, name: int) -> Offering:
         async def offer(shard: int, places: list[int], turn: int) -> Results:
             some = command.pick(places)
-            by = key_hash(name, "moved", turn) | AWAY if name and turn > 1 else name  # it may know another part by it
+            # The shard may know another part by that name.
+            by = key_hash(name, "moved", turn) | AWAY if name and turn > 1 else name
             if shard == ANY:
                 return await self._send_anywhere(queue, some)
             return await self.ask(queue, shard, lambda port: results_of(port, replace(some, request=by)))
@@ -152,8 +160,9 @@ class Spreading:
         return self._offering(queue, command, offer, name, queue.shard if len(queue.shards) == 1 else ANY)
 
     def _offering(self, queue: Queue, command: Send, offer: Offer, name: int, unkeyed: int = ANY) -> Offering:
-        """Messages on their ways. What has no key goes by the hash of the request's name; without one, it begins at
-        `unkeyed`.
+        """Plan the ways of the messages.
+
+        Messages without a key follow the hash of the request's name. Without a name, they begin at `unkeyed`.
         """
 
         def ways(queue: Queue, unkeyed: int) -> list[list[int]]:
@@ -168,14 +177,15 @@ class Spreading:
         return Offering(command, ways(queue, unkeyed), offer, newest)
 
     async def tell(self, queue: Queue, shard: int, at_once: bool) -> None:
-        """See that a shard has heard of the queue what this node has heard. `at_once`: or raise NotOwner if it has no
-        owner right now.
+        """Make sure that a shard knows what this node knows of the queue.
+
+        `at_once`: raise NotOwner if the shard has no owner now.
         """
         ask = self.ask_at_once if at_once else self.ask
         await ask(queue, shard, lambda port: port.reach(queue.number, self._version()))
 
     async def newest(self, queue: Queue) -> Queue:
-        """A queue that has grown: as the catalog knows it."""
+        """A queue that has grown, as the catalog knows it."""
         known = self._queue(queue.number)
         if known is None or known.spread == queue.spread:
             await self._refresh()
@@ -185,10 +195,10 @@ class Spreading:
         return known
 
     async def _send_anywhere(self, queue: Queue, command: Send) -> Results:
-        """To the shard whose turn it is; to the next if that one has no owner, or has no room for them."""
+        """Send to the shard whose turn it is, or to the next one if that shard has no owner or no space."""
         results: Results = []
         command = replace(command, request=0)
-        left: Sequence[int] = range(len(command.bodies))  # places that have no good answer yet
+        left: Sequence[int] = range(len(command.bodies))  # places that have no successful answer yet
         shards = self._in_turn(queue)
         for shard in shards:
             some = command.pick(left)
@@ -214,8 +224,11 @@ class Spreading:
         return shards[at:] + shards[:at]
 
     async def send_once(self, queue: Queue, command: Send, once: Once) -> tuple[Results, bool]:
-        """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
-        of the request's name is asked first, whether it stands for another request; what has no key goes there.
+        """Send an idempotent request.
+
+        Each shard remembers its part, so a request that failed in part can be retried. The shard of the
+        request's name is asked first, in case the name belongs to another request. Messages without a key go to that
+        shard.
         """
         hashed = key_hash(once.name)
         home = queue.spread.asked(hashed)[0]
@@ -259,7 +272,7 @@ class Spreading:
             return [conflict] * len(command.bodies), False
         finally:
             if not asked_home.cancel():
-                asked_home.exception()  # told to whoever waited for it
+                asked_home.exception()  # already reported to the callers that waited for it
         return offering.results, all(known)
 
     # --- receiving ------------------------------------------------------------------------------
@@ -275,7 +288,7 @@ class Spreading:
                 return found
 
         async def take(asked: dict[int, int]) -> list[Delivery]:
-            if attempt:  # one shard remembers all of it, or nothing
+            if attempt:  # one shard remembers the whole attempt, or nothing
                 asked = dict(list(asked.items())[:1])
             return await self._take(queue, asked, command)
 
@@ -297,7 +310,7 @@ class Spreading:
     async def _take_by_hints(
         self, queue: Queue, max_messages: int, take: Callable[[dict[int, int]], Awaitable[list[Delivery]]]
     ) -> list[Delivery]:
-        """By what is known, then by what is asked for now: nothing is found only if nothing was there."""
+        """Take messages by the known hints, then by fresh hints: the result is empty only if there were no messages."""
         here = [shard for shard in queue.shards if self._here(shard) is not None]
         for hints in (await self._recent_hints(queue), None):
             if hints is None:
@@ -309,8 +322,10 @@ class Spreading:
         return []
 
     async def _recent_hints(self, queue: Queue) -> dict[int, Hint]:
-        """What the shards here have, and what others told lately. Those who did not are asked, and waited for a little
-        while if there is anything to go by; if there is not, `_fresh_hints` asks all of them.
+        """The hints of this node's shards, and recent hints from other nodes.
+
+        Shards without a recent hint are asked. They are waited for briefly if any hint is known; if none is,
+        `_fresh_hints` asks all shards.
         """
         hints: dict[int, Hint] = {}
         old: list[int] = []
@@ -351,8 +366,9 @@ class Spreading:
         return task
 
     async def _fresh_hints(self, queue: Queue) -> dict[int, Hint]:
-        """The hints of all shards, asked for now; a shard that cannot be asked, or does not answer, is left out. Raises
-        when all are.
+        """The hints of all shards, asked for now.
+
+        A shard that cannot be asked, or does not answer, is left out. Raises when all shards are left out.
         """
         asking = {shard: self._loop.create_task(self._hint(queue, shard)) for shard in queue.shards}
         try:
@@ -367,7 +383,7 @@ class Spreading:
                 raise problem
             if task.done() and not task.cancelled() and problem is None:
                 hints[shard] = task.result()
-        if not hints:  # then it is worth waiting for an owner
+        if not hints:  # no shard answered: it is worth waiting for an owner
             first = queue.shards[0]
             hints[first] = await self.ask(queue, first, lambda port: port.hint(queue.number, 0, 0))
         return hints
@@ -384,7 +400,7 @@ class Spreading:
             self._known[queue, shard] = (self._loop.time(), hint)
 
     async def _take(self, queue: Queue, asked: dict[int, int], command: Receive) -> list[Delivery]:
-        """Lease so many from each. What one shard cannot give is no reason to give nothing of the others."""
+        """Lease this many messages from each shard. A shard that fails does not prevent leases from the others."""
         attempt = command.attempt
 
         async def take_one(shard: int) -> Sequence[Delivery]:
@@ -394,7 +410,7 @@ class Spreading:
         tasks = [self._loop.create_task(take_one(shard)) for shard in asked]
         try:
             answers = await asyncio.gather(*tasks, return_exceptions=True)
-        except asyncio.CancelledError:  # the client has gone; who was not done gives back by itself
+        except asyncio.CancelledError:  # the client disconnected; calls in progress give their messages back themselves
             for task in tasks:
                 if task.done() and not task.cancelled() and task.exception() is None and not attempt:
                     self._spawn(self._give_back(queue, task.result()))
@@ -419,7 +435,7 @@ class Spreading:
         return self._fitting(queue, found)
 
     def _fitting(self, queue: Queue, found: list[Delivery]) -> list[Delivery]:
-        """As much as one answer may have; the rest goes back."""
+        """As many messages as fit into one answer. The rest is given back."""
         size = 0
         for count, delivery in enumerate(found):
             size += len(delivery.body)
@@ -446,7 +462,7 @@ class Spreading:
             async with asyncio.timeout(wait_ms / 1000) as limit:
                 while (shard := await poll.woken) is not None:
                     deadline_s = limit.when()
-                    limit.reschedule(None)  # what is under way is not given up
+                    limit.reschedule(None)  # a call in progress is not given up
                     found = await take({shard: max_messages})
                     if found or deadline_s is None or self._loop.time() >= deadline_s:
                         return found
@@ -461,18 +477,18 @@ class Spreading:
         return []
 
     async def waiting(self, queue: Queue) -> int:
-        """How many long polls wait: those of this node, and those of others as they told when they last asked."""
+        """How many long polls wait: those of this node, and those that other nodes reported when they last asked."""
         room = self._rooms.get(queue.number)
         told = await self.of_all(queue, lambda port: port.waiting(queue.number))
         return max(len(room.polls) if room is not None else 0, *told)
 
-    # --- looking --------------------------------------------------------------------------------
+    # --- inspection -----------------------------------------------------------------------------
 
     async def counters(self, queue: Queue) -> Counters:
         return summed(await self.of_all(queue, lambda port: port.counters(queue.number)))
 
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
-        """One shard after the other; `after` is the number of a message."""
+        """Messages of one shard after another. `after` is the number of a message."""
         found: list[Peeked] = []
         at, after = queue.spread.place_of_number(after)
         for shard in queue.shards[at:]:
@@ -487,7 +503,7 @@ class Spreading:
 
 
 def summed(parts: Sequence[Counters]) -> Counters:
-    """The counters of a whole queue: exact at the positions of all shards at which they were read."""
+    """The counters of a whole queue: exact for the log positions at which each shard's were read."""
     oldest = min((part.oldest_sent_ms for part in parts if part.oldest_sent_ms), default=0)
     return Counters(*map(sum, zip(*parts, strict=True)))._replace(oldest_sent_ms=oldest)
 
@@ -495,8 +511,9 @@ def summed(parts: Sequence[Counters]) -> Counters:
 async def joined(
     count: int, parts: dict[int, list[int]], act: Callable[[int, list[int]], Awaitable[Sequence[T | BatonError]]]
 ) -> list[T | BatonError]:
-    """The results of all parts, each in its place. A part that failed has its problem in each of its places, unless all
-    of them failed: then it is raised.
+    """The results of all parts, each in its place.
+
+    A failed part has its problem in each of its places. When all parts failed, the problem is raised.
     """
     answers = await asyncio.gather(
         *(act(shard, places) for shard, places in parts.items()), return_exceptions=len(parts) > 1

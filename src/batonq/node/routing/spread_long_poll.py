@@ -1,8 +1,8 @@
-"""Long polls on queues that lie on several shards: one waiting room a queue and node.
+"""Long polls on queues that have several shards: one waiting room per queue and node.
 
-The room asks each shard for a hint that comes when the shard has something, once for all who wait, whoever serves the
-shard. Then it lets as many of them try there as the hint speaks of, first come first. Only a try leases anything, so
-nothing is leased for somebody who has an answer already.
+The room asks each shard for a hint: one shared long poll per shard, whichever node serves it. A shard answers when it
+has messages. The room then lets as many waiting receives try that shard as the hint has messages for, in order of
+arrival. Only a try leases messages, so nothing is leased for a receive that already has an answer.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from batonq.core.spread import Hint
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.catalog.queue_control import Queue
 
-HINT_WAIT_MS = 5_000  # then it is asked again, and with it how many wait
-PAUSE_S = 0.2  # before a shard is asked again that could not be, or did not wait
+HINT_WAIT_MS = 5_000  # after this the hint is asked for again, with the current number of waiters
+PAUSE_S = 0.2  # before asking again a shard that failed to answer, or that did not wait
 
-AskHint = Callable[[Queue, int, int, int], Awaitable[Hint]]  # queue, shard, how long in ms, how many wait for it
+AskHint = Callable[[Queue, int, int, int], Awaitable[Hint]]  # queue, shard, milliseconds to wait, number of waiters
 
 
 class Poll:
-    """One who waits. `woken` has the shard to try; None: there is nothing to try any more."""
+    """One waiting receive. `woken` gets the shard to try; None: there is nothing left to try."""
 
     __slots__ = ("max_messages", "tried", "woken")
 
     def __init__(self, max_messages: int, woken: asyncio.Future[int | None]) -> None:
         self.max_messages = max_messages
         self.woken = woken
-        self.tried: asyncio.Future[None] | None = None  # the room waits for it before it asks the shard again
+        self.tried: asyncio.Future[None] | None = None  # the room waits for it before asking the shard again
 
 
 class Room:
-    """The long polls of one queue on this node. It lives while somebody is in it."""
+    """The long polls of one queue on this node. The room exists while a receive waits in it."""
 
     def __init__(
         self, queue: Callable[[], Queue | None], ask: AskHint, loop: asyncio.AbstractEventLoop, waiters_max: int
@@ -43,10 +43,10 @@ class Room:
         self._ask = ask
         self._loop = loop
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._free = asyncio.Event()  # somebody came, or is back from a try
+        self._free = asyncio.Event()  # a receive arrived, or returned from a try
 
     def enter(self, max_messages: int) -> Poll:
-        """Raises BatonError if it is not known now where the queue is: then nobody has entered."""
+        """Add a waiting receive. Raises BatonError, and adds nothing, while the queue's shards are unknown here."""
         self._look_at_all()
         poll = Poll(max_messages, self._loop.create_future())
         self.polls[poll] = None
@@ -63,7 +63,7 @@ class Room:
             self._tasks.clear()
 
     def again(self, poll: Poll) -> None:
-        """Its try brought nothing: it waits on, before those who came later."""
+        """Let a receive whose try found nothing wait on, ahead of later receives."""
         poll.woken = self._loop.create_future()
         if poll.tried is not None and not poll.tried.done():
             poll.tried.set_result(None)
@@ -71,7 +71,7 @@ class Room:
         self._look_at_all()
 
     def end(self) -> None:
-        """Everybody is answered now."""
+        """Answer every waiting receive now."""
         for poll in self.polls:
             if not poll.woken.done():
                 poll.woken.set_result(None)
@@ -82,7 +82,7 @@ class Room:
                 poll.woken.set_exception(problem)
 
     def _look_at_all(self) -> None:
-        """There may be more shards than a moment ago."""
+        """Ask every shard that is not being asked: the queue may have more shards than before."""
         queue = self._queue()
         for shard in queue.shards if queue is not None else ():
             task = self._tasks.get(shard)
@@ -105,7 +105,7 @@ class Room:
                 continue
             if hint.visible:
                 await self._let_try(shard, hint.visible)
-            elif self._loop.time() - asked_s < PAUSE_S:  # the shard is being handed over, or the node stops
+            elif self._loop.time() - asked_s < PAUSE_S:  # the shard is being handed over, or the node is stopping
                 await asyncio.sleep(PAUSE_S)
 
     async def _let_try(self, shard: int, visible: int) -> None:
@@ -120,6 +120,6 @@ class Room:
                 visible -= poll.max_messages
         if tries:
             await asyncio.wait(tries)
-        else:  # all are trying somewhere else
+        else:  # all are trying another shard
             self._free.clear()
             await self._free.wait()

@@ -1,4 +1,4 @@
-"""How a command gets to a shard, and its outcome back: `submit`, wherever the shard is served."""
+"""How a command reaches a shard, and how its outcome returns: `submit`, on this node or another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batonq.node import events
 
 FAULT = "An internal error occurred; see the server's log."
 
-# Called once, when what was decided is committed: with the outcome, or with the error that the command ended with. The
+# Called once, when the decision is committed: with the outcome, or with the error that the command ended with. The
 # outcomes are Sent, Leases or Received (a list of results for the other commands).
 Done = Callable[[Any], None]
 
@@ -21,14 +21,14 @@ class Waiting(Protocol):
     """A receive that may be waiting for messages."""
 
     def abandon(self) -> None:
-        """Nobody wants it any more. `done` may be called all the same, and then has to give back what it gets."""
+        """The caller no longer wants the receive. `done` may still be called, and must then give back what it gets."""
 
 
 Submit = Callable[[Command, Done], Waiting | None]
 
 
 def tell(done: Done, outcome: object) -> None:
-    """Call `done`. If it raises, that must not keep others from hearing their outcomes."""
+    """Call `done`. If `done` raises, the other callers must still get their outcomes."""
     try:
         done(outcome)
     except Exception:
@@ -36,15 +36,15 @@ def tell(done: Done, outcome: object) -> None:
 
 
 def told(problem: BaseException) -> BatonError:
-    """What a client is told of a problem. One that nobody expected is described in the server's log."""
+    """The error that a client is told for a problem. An unexpected problem is described in the server's log."""
     if isinstance(problem, BatonError):
-        return problem.with_traceback(None)  # which would keep the command
+        return problem.with_traceback(None)  # a traceback would keep the command in memory
     events.logger.error("a request failed", exc_info=problem)
     return BatonError(FAULT)
 
 
 async def submitted(submit: Submit, command: Command) -> Any:
-    """The outcome of a command. Raises BatonError. Whoever is cancelled gets no message: leases are given back."""
+    """The outcome of a command. Raises BatonError. If the caller is cancelled, the leases are given back."""
     outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def done(result: Any) -> None:
@@ -59,14 +59,14 @@ async def submitted(submit: Submit, command: Command) -> Any:
     except asyncio.CancelledError:
         if waiting is not None:
             waiting.abandon()
-        if outcome.done() and not outcome.cancelled():  # it came at the same time
+        if outcome.done() and not outcome.cancelled():  # the outcome came at the same time
             done(outcome.result())
         raise
     if isinstance(result, BatonError):
         try:
             raise result
         finally:
-            del result, outcome  # an error that its own traceback leads to would keep the command
+            del result, outcome  # an error in its own traceback's frames would keep the command in memory
     return result
 
 

@@ -1,7 +1,7 @@
-"""What one node asks another about a shard, and what it is answered, as MessagePack.
+"""Calls between nodes about a shard, and their answers, as MessagePack.
 
-Arguments go as arrays, without the names of fields. An error goes by its code, alone or in the place of a result. The
-forms are derived from what is declared elsewhere: operations from ports.ShardOperations, commands and outcomes from
+Arguments are arrays, without field names. An error is sent by its code, alone or in the place of a result. The forms
+are derived from declarations elsewhere: operations from ports.ShardOperations, commands and outcomes from
 core/commands.py.
 """
 
@@ -39,11 +39,11 @@ from batonq.node.routing.submission import submitted, told
 
 CONTENT_TYPE = "application/msgpack"
 SUBMIT = "submit"  # the operation that executes commands
-POLL = "poll"  # the same of one receive that may wait: whoever does not wait any more wants nothing of it
+POLL = "poll"  # executes one receive that may wait; a caller that stops waiting wants no messages
 
 
 class Problem(Struct):
-    """An error. It is the only thing that goes as a map, so that it can stand where a result would."""
+    """An error. It is the only value sent as a map, so that it can stand in the place of a result."""
 
     code: str
     message: str
@@ -53,7 +53,7 @@ class Problem(Struct):
 
 
 class _Form(NamedTuple):
-    """A class of the core as it goes over the wire: an array of its fields, behind a number that tells the class."""
+    """A class of the core on the wire: an array of its fields, behind a number that identifies the class."""
 
     struct: type[Struct]
     values: Callable[[Any], tuple[Any, ...]]
@@ -88,7 +88,7 @@ _COMMANDS = {
         _form(Nack, 4, failings=Sequence[Failing]),
     )
 }
-_RECEIVED_OWN = ("receipts", "rows", "give_back")  # the asking node's business
+_RECEIVED_OWN = ("receipts", "rows", "give_back")  # set by the asking node
 _sent = _form(Sent, 0, each=Sequence[Accepted | Problem])
 _received = _form(
     Received, 1, _RECEIVED_OWN, leases=_leases.struct, payloads=Sequence[Payload], failures=dict[int, Failure]
@@ -96,7 +96,7 @@ _received = _form(
 
 
 class _Results(Struct, array_like=True, tag=2, gc=False):
-    """A result for each claim of a command."""
+    """A result per claim of a command."""
 
     each: list[int | Problem | None]
 
@@ -111,13 +111,14 @@ class _Alone(Struct, array_like=True, tag=4, gc=False):
     """See ALONE."""
 
 
-ALONE = _Alone()  # the outcome of a receive for which the answer had no room: it asks again, by a call of its own
+# The outcome of a receive for which the answer had no space: the receive is repeated in a call of its own.
+ALONE = _Alone()
 _OUTCOMES = {form.plain: form for form in (_sent, _received)}
 _PLAIN = {form.struct: form for form in (*_COMMANDS.values(), *_OUTCOMES.values(), _leases)}
 
 
 def _written(value: Any) -> Any:
-    """A command or an outcome in its form."""
+    """Convert a command or an outcome to its wire form."""
     form = _COMMANDS.get(type(value)) or _OUTCOMES.get(type(value))
     if form is not None:
         written: Any = form.struct(*form.values(value))
@@ -130,7 +131,7 @@ def _written(value: Any) -> Any:
 
 
 def _read(value: Any) -> Any:
-    """The same backwards."""
+    """Convert a wire form back to the command or outcome."""
     if isinstance(value, _Alone):
         return ALONE
     form = _PLAIN.get(type(value))
@@ -190,7 +191,7 @@ _problem = msgspec.msgpack.Decoder(Problem)
 
 
 def encode(value: Any) -> bytes:
-    """Arguments or an answer; errors in it included."""
+    """Encode arguments or an answer, including the errors in it."""
     return _encoder.encode(value)
 
 
@@ -208,7 +209,7 @@ def decode_commands(data: bytes) -> list[Command]:
 
 
 def decode_outcomes(data: bytes) -> list[Any]:
-    """Errors are BatonErrors again."""
+    """Decode outcomes. Errors become BatonErrors again."""
     return [*map(_read, _answers[SUBMIT].decode(data))]
 
 
@@ -232,7 +233,7 @@ def encode_problem(problem: BatonError) -> bytes:
 
 
 def decode_problem(data: bytes) -> BatonError:
-    """The error that a call as a whole ended with."""
+    """The error that a whole call ended with."""
     try:
         told = _problem.decode(data)
     except msgspec.DecodeError:
@@ -248,7 +249,7 @@ def _error(told: Problem) -> BatonError:
     return BY_CODE.get(told.code, BatonError)(told.message)
 
 
-# --- the side that is asked ---------------------------------------------------------------------
+# --- the called side ----------------------------------------------------------------------------
 
 
 async def answer(port: ShardPort, operation: str, data: bytes) -> bytes:
@@ -260,7 +261,7 @@ async def answer(port: ShardPort, operation: str, data: bytes) -> bytes:
 
 
 async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
-    """The outcomes of several commands, an error among them in its place."""
+    """The outcomes of several commands. A command that failed has its error in its place."""
     if len(commands) == 1:
         try:
             return [await submitted(port.submit, commands[0])]
@@ -270,7 +271,7 @@ async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
     try:
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     except asyncio.CancelledError:
-        for task in tasks:  # those that were not done give back by themselves
+        for task in tasks:  # unfinished tasks give their messages back themselves
             if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
                 task.result().give_back()
         raise
@@ -278,7 +279,7 @@ async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
 
 
 def _fitting(outcomes: list[Any]) -> list[Any]:
-    """As much as one answer may have: what other receives got is given back."""
+    """As many messages as fit into one answer: those of other receives are given back."""
     size = 0
     for at, outcome in enumerate(outcomes):
         if isinstance(outcome, Received) and outcome:

@@ -1,1 +1,1 @@
-"""One shard on the event loop: commands executed in groups, group commit, long polls, timers, recovery, upkeep."""
+"""One shard on the event loop: execution in groups, group commit, long polls, timers, recovery, maintenance."""

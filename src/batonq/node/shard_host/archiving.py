@@ -1,7 +1,8 @@
-"""The archive, as a node sees it: a child process copies sealed segments, and the log's front waits for it.
+"""Archives logs from a node: a child process copies sealed segments, and a log is not shortened before that.
 
-Nothing of the archive (fsspec, Arrow) is imported here. The queue goes before its history: past a bound, or on a full
-disk, the front is dropped although it is not in the archive, and an alarm says which frames are missing there.
+Nothing of the archive (fsspec, Arrow) is imported here. Serving the queues has precedence over their history. Beyond a
+limit, or on a full disk, the oldest part of the log is deleted without having been archived. An alarm then names the
+frames that are missing in the archive.
 """
 
 from __future__ import annotations
@@ -22,29 +23,31 @@ TIMEOUT_S = 3_600
 RETRY_AFTER_MS = 10_000
 ERROR_TEXT_MAX = 500
 
-Copy = Callable[[int], Awaitable[tuple[int, str]]]  # a shard → the first frame that is not archived, or what is wrong
+Copy = Callable[[int], Awaitable[tuple[int, str]]]  # shard → (first frame that is not archived, what is wrong)
 
 
 class Archiving:
-    """One a node. `step` starts a copy when there is something to copy; `until` says how far a log may be dropped."""
+    """One per node. `step` starts a copy when there is something to copy; `until` limits how far a log is truncated."""
 
     def __init__(
         self, settings: Settings, alarms: AlarmBoard, now_ms: Callable[[], int], copy: Copy | None = None
     ) -> None:
-        self.done: dict[int, int] = {}  # by shard: the first frame that is not in the archive, as far as is known
-        self.segments: dict[int, int] = {}  # by shard: how many were copied, or found there, since the node started
+        self.done: dict[int, int] = {}  # per shard: the first frame that is not archived, as far as is known
+        self.segments: dict[int, int] = {}  # per shard: segments copied, or found archived, since the start
         self.failures: dict[int, int] = {}
         self._settings = settings
         self._alarms = alarms
         self._now_ms = now_ms
         self._copy = copy or ArchiveProcess(settings.data, settings.archive, settings.segment_bytes).copy
-        self._task: asyncio.Task[None] | None = None  # one at a time
+        self._task: asyncio.Task[None] | None = None  # one copy at a time
         self._not_before_ms: dict[int, int] = {}
-        self._looked: dict[int, tuple[Log, int]] = {}  # by shard: up to where it was sealed when it was copied last
+        self._looked: dict[int, tuple[Log, int]] = {}  # per shard: the end of the sealed log at the last copy
 
     def step(self, shard: int, log: Log) -> None:
-        """Begin a copy if there is a sealed segment that is not in the archive, and was not there the last time: what
-        is left of a mirror is too short for a piece of the archive.
+        """Start a copy if a sealed segment is not in the archive.
+
+        Nothing is started if the sealed log has not grown since the last copy: the rest of a mirror may be too short
+        for a piece of the archive.
         """
         if self._task is not None and self._task.done():
             self._task = None
@@ -75,12 +78,12 @@ class Archiving:
             events.info("archived", f"Shard {shard} is archived up to frame {done - 1}", shard=shard)
 
     def behind_bytes(self, log: Log) -> int:
-        """Sealed log that is not in the archive."""
+        """Size of the sealed log that is not in the archive."""
         done = self.done.get(log.shard, 0)
         return sum(segment.bytes for segment in log.segments() if segment.sealed and segment.stop > done)
 
     def until(self, log: Log, until: int) -> int:
-        """Up to which frame (exclusive) the log may be dropped, when `until` is wanted."""
+        """The frame up to which (exclusive) the log may be deleted, when the caller wants `until`."""
         done = self.done.get(log.shard, 0)
         key = f"archive-behind-{log.shard}"
         if until <= done:
@@ -103,7 +106,7 @@ class Archiving:
 
 
 class ArchiveProcess:
-    """Copies by a child process; see batonq.pipeline.reading.archiver."""
+    """Copies segments in a child process; see batonq.pipeline.reading.archiver."""
 
     def __init__(self, data_directory: str, url: str, segment_bytes: int) -> None:
         for name in ("fsspec", "pyarrow") if url.startswith("s3:") else ("fsspec",):

@@ -1,14 +1,15 @@
-"""Group commit: many requests into one frame, one append in flight, replies released in the order of their decisions.
+"""Group commit: many requests per frame, one append in flight, replies released in the order of their decisions.
 
-A command has changed the state and put its records into the open frame before anyone is told. Its reply is released
-when the last frame that its decision could have read is committed: the open one if it holds anything, else the one
-under way, else at once. While one frame is being written the next one fills, so batches grow with load by themselves.
+A command has changed the state and put its records into the open frame before any client is told. Its reply is released
+when the newest frame that the decision depends on is committed. That is the open frame if it holds anything, else the
+frame in flight; with neither, the reply is released at once. While one frame is written the next one fills, so batches
+grow with load.
 
-A reply that waits for no record of its own is only as good as the ownership of whoever gives it. While that is not
-assured such replies are refused; a frame that gets committed shows that it still was the owner.
+A reply that waits for no record of its own is only valid while this node owns the shard. While ownership is not
+assured, such replies are refused. A frame that gets committed proves that the node was still the owner.
 
-Two rules hold whatever goes wrong. Sealing a frame cannot fail: an exception in `before_seal` is logged, and the frame
-is sealed without the rest of that work. A committed outcome is always told, also when `after_commit` raises or the
+Two rules hold in every failure. Sealing a frame cannot fail: an exception in `before_seal` is logged, and the frame is
+sealed without the rest of that work. A committed outcome is always reported, even when `after_commit` raises or the
 commit is stopped before the replies were written.
 """
 
@@ -39,16 +40,16 @@ class Machine(Protocol):
     def last_time_ms(self) -> int: ...
     @property
     def format(self) -> int:
-        """The version of the log format that its records need."""
+        """The version of the log format that the machine's records need."""
 
     def begin_frame(self, number: int) -> None: ...
     def seal(self) -> tuple[bytes, bytes]: ...
 
 
-Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
+Committed = Callable[[BatonError | None], None]  # called with None after the commit, else with the reason why not
 NOT_ASSURED = "This node could not renew its lease, so its state may be out of date. Retry."
-NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times a second
-INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
+NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times per second
+INLINE_TRIAL_EVERY = 128  # appends on the thread between two probes of the disk's speed on the loop
 ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
 ESTIMATE_MIN_S = 1e-6
 
@@ -72,11 +73,11 @@ class CommitStatistics:
 
 
 class SyncChoice:
-    """Where the next append should sync: on the loop's thread while the disk is quick, else beside it.
+    """Decides where the next append syncs: on the loop's thread while the disk is fast, else on another thread.
 
-    A quick sync costs less than handing it to a thread and back; a slow one would keep every client waiting. Only
-    appends on the loop's thread tell how quick the disk is, so now and then one is tried there. It is the median that
-    counts: some take long because others had the processor, and a thread would make that worse.
+    A fast sync costs less than handing it to a thread and back. A slow sync would delay every client. Only appends on
+    the loop's thread measure the disk, so one is tried there now and then. The decision uses the median: some appends
+    are slow because other processes had the processor, and a thread would make that worse.
     """
 
     __slots__ = ("_inline_max_s", "_since_trial", "estimate_s")
@@ -96,7 +97,7 @@ class SyncChoice:
         return False
 
     def measured(self, seconds: float) -> None:
-        """How long an append on the loop's thread took."""
+        """Record how long an append on the loop's thread took."""
         if seconds > self.estimate_s:
             self.estimate_s = min(self.estimate_s * ESTIMATE_STEP, 2 * self._inline_max_s)
         else:
@@ -124,7 +125,7 @@ class GroupCommit:
     ) -> None:
         self._loop = loop
         self._assured = assured
-        self._clock = clock  # seconds, finely: uvloop's own counts milliseconds
+        self._clock = clock  # seconds with a fine resolution: uvloop's clock counts milliseconds
         self._machine = machine
         self._log = log
         self._cluster = cluster
@@ -135,22 +136,22 @@ class GroupCommit:
         self._statistics = statistics
         self._choice = SyncChoice(inline_max_s)
         self._in_thread = False
-        self._aside = False  # the last frame was not written on the loop's thread, which was free meanwhile
+        self._aside = False  # the last frame was written on another thread, while the loop was free
         self._thread = threading.get_ident()
         self._scheduled = False
         self._again = False  # `before_seal` has not done all of its work
         self._appending = False
         self._started_s = 0.0
-        self._failed = False  # then nothing is scheduled, and everything is answered with `_why`
+        self._failed = False  # from then on nothing is scheduled, and everything is answered with `_why`
         self._why = NOT_ASSURED
-        self._current: list[asyncio.Future[None]] = []  # released by the frame under way
+        self._current: list[asyncio.Future[None]] = []  # released by the frame in flight
         self._next: list[asyncio.Future[None]] = []  # released by the open frame, which had
-        self._next_number = machine.frame.number  # this number when they came
-        self._rolled: deque[_Waiting] = deque()  # released by frames that are finished and not under way yet
+        self._next_number = machine.frame.number  # this number when they were added
+        self._rolled: deque[_Waiting] = deque()  # released by frames that are sealed and not in flight yet
         self._rolled_count = 0
         self._current_calls: list[Committed] = []
         self._next_calls: list[Committed] = []
-        self._released: list[asyncio.Future[None]] = []  # of frames that are committed, to be told in a moment
+        self._released: list[asyncio.Future[None]] = []  # of committed frames, to be told soon
         self._calls: list[Committed] = []
         self._noting: asyncio.TimerHandle | None = None
         self.committed = log.next - 1
@@ -164,12 +165,12 @@ class GroupCommit:
 
     @property
     def idle(self) -> bool:
-        """Nothing is open and nothing is under way."""
+        """Whether no frame is open with records and none is in flight."""
         return not self._appending and not self._machine.frame.filled
 
     @property
     def appending(self) -> bool:
-        """A frame is under way."""
+        """Whether a frame is in flight."""
         return self._appending
 
     @property
@@ -177,10 +178,13 @@ class GroupCommit:
         return self._failed
 
     def point(self) -> asyncio.Future[None] | None:
-        """What a reply that was decided just now has to wait for; None: nothing. After a failure: an error at once."""
+        """The future that a reply decided just now must wait for; None: nothing to wait for.
+
+        After a failure the future already has an error.
+        """
         if self._machine.frame.filled:
             future = self._loop.create_future()
-            if self._failed:  # what is open will never be committed
+            if self._failed:  # the open frame will never be committed
                 future.set_exception(Unavailable(self._why))
                 return future
             if not self._scheduled:
@@ -196,7 +200,7 @@ class GroupCommit:
         return self.under_way()
 
     def under_way(self) -> asyncio.Future[None] | None:
-        """When the frame that is being written is committed; None: there is none."""
+        """Done when the frame in flight is committed; None: no frame is in flight."""
         if not self._appending:
             return None
         future = self._loop.create_future()
@@ -204,10 +208,10 @@ class GroupCommit:
         return future
 
     def call(self, committed: Committed) -> None:
-        """Like `point`, for a reply that is ready to be written: `committed(None)` writes it, without a task."""
+        """Like `point`, for a reply that is ready to be written: `committed(None)` writes the reply, without a task."""
         if self._machine.frame.filled:
             if not self._scheduled:
-                if self._failed:  # what is open will never be committed
+                if self._failed:  # the open frame will never be committed
                     _call_all([committed], Unavailable(self._why))
                     return
                 self.kick()
@@ -241,7 +245,7 @@ class GroupCommit:
             future.set_result(None)
 
     def _part_replies(self) -> None:
-        """The open frame is another one: what came before waits for an earlier frame than what comes now."""
+        """Separate the replies after a new frame was opened: earlier ones wait for an earlier frame than new ones."""
         if self._next or self._next_calls:
             self._rolled.append(_Waiting(self._next_number, self._next, self._next_calls))
             self._rolled_count += len(self._next) + len(self._next_calls)
@@ -249,7 +253,7 @@ class GroupCommit:
         self._next_number = self._machine.frame.number
 
     def _take_replies(self, number: int) -> None:
-        """The frame of this number is under way: its commit releases what waits for it, or for an earlier one."""
+        """Take the replies that the commit of this frame releases: those that wait for this frame or an earlier one."""
         while self._rolled and self._rolled[0].number <= number:
             waiting = self._rolled.popleft()
             self._rolled_count -= len(waiting.futures) + len(waiting.calls)
@@ -261,7 +265,7 @@ class GroupCommit:
             self._next, self._next_calls = [], []
 
     def kick(self) -> None:
-        """See to it that what is open gets committed, once the events that are ready now have been handled."""
+        """Schedule the commit of the open frame, after the events that are ready now have been handled."""
         if not self._scheduled and not self._failed:
             self._scheduled = True
             if not self._appending:
@@ -274,10 +278,10 @@ class GroupCommit:
     def _flush(self) -> None:
         if self._failed or self._appending:
             return
-        self._scheduled = True  # what is decided now is in the frame that is sealed now
+        self._scheduled = True  # what is decided now goes into the frame that is sealed now
         try:
             self._before_seal()
-        except Exception:  # one request's fault must not keep the others from being committed
+        except Exception:  # the failure of one request must not prevent the commit of the others
             if not self.failed:
                 events.logger.exception("shard %d: a frame was sealed without the remaining commands", self._log.shard)
         self._scheduled = False
@@ -290,7 +294,7 @@ class GroupCommit:
             return
         try:
             frame = self._seal()
-        except Exception as problem:  # what cannot be sealed now never can be
+        except Exception as problem:  # a frame that cannot be sealed now never can be
             self._fail(problem)
             return
         self._scheduled = again
@@ -306,7 +310,7 @@ class GroupCommit:
         try:
             self._log.append(frame, self._done, in_thread=self._in_thread)
             self._aside = self._appending
-        except Exception as problem:  # an append that raises is one that failed
+        except Exception as problem:  # an append that raises counts as failed
             self._fail(problem)
 
     def _seal(self) -> frames.Frame:
@@ -354,12 +358,12 @@ class GroupCommit:
         self._current, self._current_calls = [], []
         try:
             self._after_commit()
-        except Exception:  # it is committed all the same
+        except Exception:  # the frame is committed all the same
             events.logger.exception("shard %d: the work after a commit failed", self._log.shard)
         if self._aside and (self._scheduled or self._machine.frame.filled):
             self._flush()
         if self._appending and self._log.far:
-            self._loop.call_soon(self._tell)  # the log is at work again while the replies are written
+            self._loop.call_soon(self._tell)  # the log writes the next frame while the replies are written
         else:
             self._tell()
         if self.failed:
@@ -371,7 +375,7 @@ class GroupCommit:
             self._loop.call_soon(self._flush)
 
     def _tell(self) -> None:
-        """Release what waited for frames that are committed."""
+        """Release the replies that waited for frames that are committed."""
         released, self._released = self._released, []
         calls, self._calls = self._calls, []
         for future in released:
@@ -384,9 +388,9 @@ class GroupCommit:
         self._log.note()
 
     def stop(self, why: str) -> None:
-        """Answer everything that waits, or comes yet, with a retryable error, and commit nothing more.
+        """Commit nothing more, and answer every waiting or later request with a retryable error.
 
-        What is committed already is answered with success.
+        What is already committed is answered with success.
         """
         self._failed = True
         self._assured = _never
@@ -411,7 +415,7 @@ class GroupCommit:
         _call_all(calls, Unavailable(why))
 
     def abandon(self, problem: BaseException) -> None:
-        """The machine's state is not to be trusted any more: treat it like a log that failed."""
+        """Treat the machine like one whose log failed: its state can no longer be trusted."""
         self._fail(problem)
 
     def _fail(self, problem: BaseException) -> None:
@@ -425,7 +429,7 @@ def _never() -> bool:
 
 
 def _call_all(calls: list[Committed], problem: BatonError | None) -> None:
-    """Tell everybody: one that cannot be told must not keep the others from hearing it."""
+    """Call every callback: one that raises must not keep the others from being called."""
     for committed in calls:
         try:
             committed(problem)

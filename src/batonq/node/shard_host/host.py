@@ -1,9 +1,9 @@
 """A shard's host: one shard over one log on the event loop.
 
-Commands come by `submit`. Those that arrive in one turn of the event loop are executed together, just before the open
+Commands arrive through `submit`. The commands of one turn of the event loop are executed together, just before the open
 frame is sealed, and each gets its outcome when the frame is committed. A receive that finds nothing may stay as a long
-poll (long_polls.py). What a command means is the shard's. When the log fails, the host is over: the keeper (keeper.py)
-opens the shard again.
+poll (long_polls.py). The shard decides what a command does. When the log fails, the host ends, and the keeper
+(keeper.py) opens the shard again.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
 STARTING = "The shard is being opened. Retry."
-TOGETHER_MAX = 256  # requests that are executed at once, beside GROUP_MESSAGES_MAX for their messages,
-TOGETHER_BYTES_MAX = 4 * MIB  # and bytes of theirs: the host looks at its limits in between
-HEAD_BYTES = 48  # of a payload, beside what its length depends on
-EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
+TOGETHER_MAX = 256  # requests executed at once (GROUP_MESSAGES_MAX limits their messages),
+TOGETHER_BYTES_MAX = 4 * MIB  # and the bytes of those requests: the host checks its limits in between
+HEAD_BYTES = 48  # fixed size of a payload, beside the parts of variable length
+EXTENSIONS_MAX = 3  # a reply that is late again after this many extensions is sent as it is
 
 Submitted = tuple[Command, Done, Poll | None]
 
 
 class ShardHost:
-    """Hosts one opened shard. It serves after `start` and until its log fails or `close`."""
+    """Hosts one opened shard. The host serves from `start` until its log fails or `close` is called."""
 
     def __init__(
         self,
@@ -116,23 +116,23 @@ class ShardHost:
         )
         self.point = self.commit.point
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Commit what is in the open frame (the record of a new owner), then serve."""
+        """Commit what is in the open frame (the epoch record of the new owner), then serve."""
         point = self.commit.point()
         if point is not None:
             try:
                 await point
             except BaseException:
-                point.cancel()  # if it is not over, nobody waits for it any more
+                point.cancel()  # if the future is not done, no caller waits for it any more
                 raise
         self.serving = True
         self.jobs.begin(self._clock.now_ms())
         self._arm()
 
     async def drain(self) -> None:
-        """Wait until everything that was decided is committed. Raises Unavailable when some of it will never be."""
+        """Wait until every decision is committed. Raises Unavailable when some of them never will be."""
         while not self.commit.idle and not self.commit.failed:
             self.commit.kick()
             point = self.commit.under_way() or self.commit.point()
@@ -142,7 +142,7 @@ class ShardHost:
             raise Unavailable(self.why)
 
     def close(self, why: str = "The node is stopping. Retry.") -> None:
-        """Serve nothing more. What waits is answered with a retryable error; the log stays the caller's to close."""
+        """Stop serving. Waiting requests are answered with a retryable error; the caller closes the log."""
         self._end(why)
         self.commit.stop(why)
 
@@ -154,7 +154,7 @@ class ShardHost:
         self.serving = False
         self.why = why
         if self._arrived:
-            self._loop.call_soon(self._execute_arrived)  # to be refused
+            self._loop.call_soon(self._execute_arrived)  # they are refused there
         self.jobs.end()
         if self._timer is not None:
             self._timer.cancel()
@@ -162,17 +162,17 @@ class ShardHost:
         self.polls.end(why)
 
     def stop_waiting(self) -> None:
-        """Answer every long poll now, let no other wait, and let jobs rest: the node is stopping."""
-        self.jobs.end()  # they go on when the shard is opened again
+        """Answer every long poll now, accept no new ones, and suspend jobs: the node is stopping."""
+        self.jobs.end()  # jobs resume when the shard is opened again
         self.polls.stop()
 
     # --- running commands ------------------------------------------------------------------------
 
     def run(self, command: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Every change of the shard comes through here: one that breaks off may have left half of itself behind.
+        """Run a command that changes the shard. Every change goes through this method.
 
-        Then nothing of the open frame may be committed, and the shard starts over from its log. A refusal changes
-        nothing.
+        A command that raises anything but a refusal may have left a partial change behind. Then nothing of the open
+        frame may be committed, and the shard restarts from its log. A refusal changes nothing.
         """
         try:
             return command(*arguments, **named)
@@ -184,7 +184,10 @@ class ShardHost:
             raise
 
     def begin(self, *, adds: bool = False) -> int:
-        """Check that a command can be taken, one that `adds` messages with more room left; return what time it is."""
+        """Check that a command can be accepted, and return the current time.
+
+        A command that `adds` messages needs more free space.
+        """
         if not self.serving:
             raise Unavailable(self.why)
         frame = self.shard.frame
@@ -194,7 +197,7 @@ class ShardHost:
             or frame.variable_bytes + frame.finished_bytes > self._bytes_max
             or self.commit.pending >= self._pending_max
         ):
-            self.commit.kick()  # whoever filled the frame, it is written now
+            self.commit.kick()  # write the full frame now, whatever filled it
             raise OverLimit("The shard's disk is too slow for the current load. Retry.")
         room = self.log.room()
         if room is not Room.PLENTY and (adds or room is Room.NONE):
@@ -204,9 +207,9 @@ class ShardHost:
         return self._clock.now_ms()
 
     def begin_own(self) -> int:
-        """As `begin`, for what the shard owes to somebody: it is not refused because the open frame is full.
+        """Like `begin`, for work that the shard owes: a full open frame is no reason to refuse it.
 
-        How much there can be of it is bounded by what was accepted before.
+        The amount of such work is bounded by what was accepted before.
         """
         if not self.serving:
             raise Unavailable(self.why)
@@ -216,7 +219,7 @@ class ShardHost:
         return self._clock.now_ms()
 
     def make_room(self) -> None:
-        """What is put into the open frame now, one command's worth, fits into one frame of the log."""
+        """Make sure that one command's worth of records fits into the open frame."""
         frame = self.shard.frame
         if len(frame.rows) > ROLL_ROWS * ROW_WORDS or frame.size > self._roll_bytes:
             frame.roll()
@@ -228,8 +231,10 @@ class ShardHost:
     # --- commands -----------------------------------------------------------------------------------
 
     def submit(self, command: Command, done: Done) -> Poll | None:
-        """Execute a command with the others of this turn of the event loop, and call `done` once what was decided is
-        committed: with the outcome (for a Receive, Leases), or with a BatonError. Of a receive, what can be abandoned.
+        """Execute a command together with the others of this turn of the event loop.
+
+        `done` is called with the outcome (for a Receive: Leases) once that is committed, or with a BatonError. For a
+        receive, returns the object through which it can be abandoned.
         """
         poll = Poll(command, done, self.polls.remove) if isinstance(command, Receive) else None
         if not self._arrived:
@@ -255,8 +260,9 @@ class ShardHost:
             self._execute[kind](group)
 
     def _portions(self, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
-        """Parts of a group that are executed at once: as much as the limits leave room for now, or a single command,
-        which `begin` then takes or refuses.
+        """Split a group into parts that are executed at once.
+
+        Each part is as large as the limits allow now, or a single command, which `begin` then accepts or refuses.
         """
         start = 0
         while start < len(group):
@@ -277,8 +283,8 @@ class ShardHost:
             start = end
 
     def _refuse(self, some: Sequence[Submitted], problem: Exception) -> None:
-        """Tell these why they could not be executed."""
-        outcome = told(problem) if self.serving else Unavailable(self.why)  # then the shard starts over from its log
+        """Tell these requests why they could not be executed."""
+        outcome = told(problem) if self.serving else Unavailable(self.why)  # else the shard restarts from its log
         for _, done, _ in some:
             tell(done, outcome)
 
@@ -338,7 +344,7 @@ class ShardHost:
                 continue
             for (_, done, _), results in zip(some, outcomes, strict=True):
                 self._release(done, results)
-        if self.shard.woken:  # a FIFO group is free again
+        if self.shard.woken:  # a FIFO group is unlocked
             self.polls.woken()
 
     def _execute_others(self, group: Sequence[Submitted]) -> None:
@@ -354,31 +360,31 @@ class ShardHost:
         if self.shard.woken:
             self.polls.woken()
 
-    # --- leases that were not told in time -----------------------------------------------------------
+    # --- leases whose answer was late or lost ---------------------------------------------------------
 
     def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
-        """The client went before its answer left: nobody holds these messages, so the next one may.
+        """Give back messages whose answer never left because the client disconnected. Other consumers may have them.
 
-        Not for a receive with an attempt id: its leases may be in the client's hands from the first time it asked, and
-        the client that was not answered asks for them again.
+        Not for a receive with an attempt id. The client may hold those leases from its first attempt, and a client that
+        got no answer asks for them again.
         """
         if not claims or not self.serving:
             return
         try:
             self.run(self.shard.give_back, queue, claims, self.begin_own())
         except BatonError:
-            return  # they come back when their leases run out
+            return  # the messages become visible again when their leases expire
         self.commit.kick()
 
     def is_late(self, leases: Leases, decided_ms: int = 0) -> bool:
-        """Has so much of these leases passed since they were decided that they must be extended?"""
+        """Whether so much of these leases has passed since the decision that they must be extended."""
         decided_ms = decided_ms or leases.leased_ms
         return (self._clock.now_ms() - decided_ms) * 10 > leases.deadline_ms - decided_ms > 0
 
     async def in_time(self, queue: int, leases: Leases, attempt: str = "") -> Leases:
-        """Leases that are committed, extended if that took so long that a noticeable part of them is over.
+        """Return committed leases, extended if the commit took a noticeable part of their time.
 
-        Leases that cannot be extended are handed over as they are, while they last: they are committed. Raises
+        Leases that cannot be extended are returned unchanged while they last, because they are committed. Raises
         QueueDoesNotExist.
         """
         decided_ms = leases.leased_ms
@@ -390,7 +396,7 @@ class ShardHost:
             try:
                 decided_ms = self.begin_own()
                 results = self.run(self.shard.change_visibility, change, decided_ms, by_attempt=bool(attempt))
-                # A lease that ran out meanwhile is nobody's to hand over.
+                # A lease that expired meanwhile must not be handed over.
                 kept = [at for at, result in enumerate(results) if not isinstance(result, BatonError)]
                 extended = replace(leases.pick(kept), deadline_ms=decided_ms + visibility_ms)
                 await self._committed(queue, extended, attempt)
@@ -402,7 +408,7 @@ class ShardHost:
         return leases
 
     async def _committed(self, queue: int, leases: Leases, attempt: str) -> None:
-        """Wait for the commit of what was just decided; if the client goes meanwhile, give the messages back."""
+        """Wait for the commit of the last decision. If the client disconnects meanwhile, give the messages back."""
         point = self.point()
         if point is not None:
             try:
@@ -421,7 +427,7 @@ class ShardHost:
             if self.serving:
                 self.polls.serve()
         finally:
-            if self._arrived:  # somebody who was answered meanwhile has asked again
+            if self._arrived:  # a client that was answered meanwhile has sent another request
                 self._loop.call_soon(self._execute_arrived)
             if self.serving:
                 self._arm()
@@ -441,13 +447,13 @@ class ShardHost:
             self._alarms.put(alarm.key, alarm.text, severity=severity or "warning", queue=name)
 
     def _arm(self) -> None:
-        """One timer, for the first thing that is due."""
+        """Set one timer, for the first thing that is due."""
         due_ms = self.shard.next_due()
         if self.jobs.due_ms is not None and (due_ms is None or self.jobs.due_ms < due_ms):
             due_ms = self.jobs.due_ms
         if self._timer is not None:
             if due_ms is not None and self._timer_due_ms <= due_ms:
-                return  # it fires early enough, and is set again then
+                return  # the timer fires early enough, and is set again then
             self._timer.cancel()
             self._timer = None
         if due_ms is not None:
@@ -458,12 +464,15 @@ class ShardHost:
         return self._clock.now_ms()
 
     def jobs_changed(self) -> None:
-        """Something of the jobs may be due earlier than it was."""
+        """Called when work of a job may be due earlier than before."""
         if self.serving:
             self._arm()
 
     def tick(self) -> bool:
-        """The clock was moved: do what is due now. False: there is no room on the disk; it is done when there is."""
+        """Do what is due now, after the clock was moved.
+
+        Returns False when the disk is full. The work is then done once there is space.
+        """
         if self._timer is not None:
             self._timer.cancel()
         self._tick()
@@ -510,14 +519,15 @@ class ShardHost:
         self.run(self.shard.set_policy, policy, self.begin_own())
 
     def close_queue(self, queue: int, version: int) -> None:
-        """The queue was deleted: whoever waits on it is told so. `purge` removes its messages."""
+        """Tell everyone who waits on a deleted queue that it is gone. `purge` removes its messages."""
         self.run(self.shard.close_queue, queue, version, self.begin_own())
         self.shard.woken.add(queue)
         self.polls.woken()
 
     def purge(self, queue: int, through: int | None) -> tuple[int, bool]:
-        """One step of a purge up to sequence `through` (None: of all messages): how many went, and whether that was
-        all.
+        """Do one step of a purge up to sequence `through` (None: all messages).
+
+        Returns the number of messages removed, and whether the purge is complete.
         """
         return self.run(self.shard.purge, queue, self.begin(), through)
 
@@ -526,16 +536,16 @@ class ShardHost:
         return self.shard.counters(queue)
 
     def seek(self, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
-        """See Shard.seek: one step towards a place in a queue, as the queue is when what is due has happened."""
+        """Do one step towards a position in a queue, after everything due has been recorded; see Shard.seek."""
         self.run(self.shard.advance, self.begin())
         return self.run(self.shard.seek, queue, after_sequence, slot, sequence)
 
     # --- between shards -----------------------------------------------------------------------
 
     def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
-        """Take entries of a channel from another shard: (number, verdict) of each."""
+        """Accept entries of a channel from another shard. Returns (number, verdict) per entry."""
         now_ms = self.begin(adds=True)
-        self.shard.check_arrivals(arrivals)  # a fault of the source's is none of this shard
+        self.shard.check_arrivals(arrivals)  # an error of the source must not stop this shard
         results = self.run(self.shard.arrive, arrivals, now_ms)
         if self.shard.woken:
             self.polls.woken()
@@ -547,25 +557,25 @@ class ShardHost:
             self.polls.woken()
 
     def filled_queues(self) -> list[int]:
-        """The queues that have something to give."""
+        """The queues that have messages to deliver."""
         self.run(self.shard.advance, self.begin())
         return self.run(self.shard.filled_queues)
 
     def hint(self, queue: int) -> Hint:
-        """What a receive would find there."""
+        """What a receive would find in the queue."""
         self.run(self.shard.advance, self.begin())
         return self.run(self.shard.hint, queue)
 
 
 async def committed(host: ShardHost) -> None:
-    """Wait until what was decided last is committed."""
+    """Wait until the last decision is committed."""
     point = host.point()
     if point is not None:
         await point
 
 
 def size_of(command: Command) -> int:
-    """About how many bytes a command puts into a frame beside its records."""
+    """The approximate number of bytes that a command puts into a frame beside its records."""
     if not isinstance(command, Send):
         return 0
     size = sum([len(body) for body in command.bodies]) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
@@ -576,7 +586,7 @@ def size_of(command: Command) -> int:
 
 
 def messages_of(command: Command) -> int:
-    """How many messages a command is about, at most."""
+    """The maximum number of messages that a command concerns."""
     if isinstance(command, Send):
         return len(command.bodies)
     return command.max_messages if isinstance(command, Receive) else len(command.claims)

@@ -1,8 +1,8 @@
-"""Keeps a shard served: opens it, and when its log fails, drops all state and opens it again from what is stored.
+"""Keeps a shard served: opens it, and reopens it from its stored log after a failure.
 
-An append that failed is never tried again in place: nobody knows what of it is on the disk. Everything that waited is
-answered with a retryable error, and the shard starts over from its log, after a pause that doubles with each failure.
-A log that is damaged, or of a newer release, is not opened again: somebody has to look.
+An append that failed is never retried in place, because nobody knows how much of it is on the disk. Every waiting
+request is answered with a retryable error. The shard drops its state and restarts from its log, after a pause that
+doubles with each failure. A log that is damaged, or of a newer release, is not reopened: an operator has to look at it.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from batonq.node.shard_host.host import STARTING, ShardHost
 
 @dataclass(slots=True)
 class Opened:
-    """A shard whose state stands at the end of its log, with the record of its new owner in the open frame."""
+    """A shard with its state at the end of its log, and with the record of its new owner in the open frame."""
 
     shard: Shard
     log: Log
     outage_ms: int = 0
     frames_folded: int = 0
-    snapshot_frame: int = 0  # 0: there was none
+    snapshot_frame: int = 0  # 0: there was no snapshot
 
 
 Opener = Callable[[int], Awaitable[Opened]]
 
 
 class KeeperState(Enum):
-    """Where a shard stands."""
+    """The state of a shard on this node."""
 
     OPENING = "opening"
     SERVING = "serving"
-    STOPPED = "stopped"  # the log failed; it is opened again after a pause
-    BROKEN = "broken"  # the log is damaged; it stays closed until somebody has looked
+    STOPPED = "stopped"  # the log failed; the shard is reopened after a pause
+    BROKEN = "broken"  # the log is damaged; the shard stays closed until an operator has looked
     CLOSED = "closed"
-    FOLLOWING = "following"  # in a cluster: another node serves it, or nobody
-    TAKING = "taking"  # this node is about to
-    LEAVING = "leaving"  # this node hands it over
-    ELSEWHERE = "elsewhere"  # another process of the same server has it
+    FOLLOWING = "following"  # in a cluster: another node serves the shard, or none does
+    TAKING = "taking"  # this node is taking the shard over
+    LEAVING = "leaving"  # this node is handing the shard over
+    ELSEWHERE = "elsewhere"  # another process of the same server has the shard
 
 
 class ShardKeeper:
-    """One shard's place in a node. `host()` is the shard while it is served."""
+    """One shard's place in a node. `host()` returns the shard's host while the shard is served."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ShardKeeper:
         return host
 
     def reading(self) -> tuple[Shard, Log]:
-        """What is known of the shard here, for those who only read. Raises Unavailable."""
+        """The shard and log that this node has, for readers. Raises Unavailable."""
         host = self.host()
         return host.shard, host.log
 
@@ -106,15 +106,15 @@ class ShardKeeper:
 
     @property
     def holds(self) -> bool:
-        """Whether requests to the shard are this node's to run."""
+        """Whether this node is to run requests to the shard."""
         return self.serving
 
     def assured(self) -> bool:
-        """Whether what no commit shows to be true may be told, see group_commit.py."""
+        """Whether ownership is assured, so that replies without a commit may be given; see group_commit.py."""
         return True
 
     async def open(self) -> None:
-        """Open and serve. Raises what prevents it."""
+        """Open and serve the shard. Raises the error that prevents it."""
         await self._serve(await self._opener(self.number))
 
     async def _serve(self, opened: Opened) -> None:
@@ -155,7 +155,7 @@ class ShardKeeper:
             self._on_open(self)
 
     async def close(self) -> None:
-        """Serve no more. What was decided should have been drained before."""
+        """Stop serving. The caller should have drained the host before."""
         self.state = KeeperState.CLOSED
         self.why = "The node is stopping. Retry."
         await end(self._reopening)
@@ -169,10 +169,10 @@ class ShardKeeper:
             self._on_commit(self)
 
     def _failed(self, problem: BaseException) -> None:
-        """The host is over. Its log is closed on the next turn: it may be in the middle of the append that failed."""
+        """The host has ended. Its log is closed on the next turn: the failed append may still be running."""
         host, self._host = self._host, None
         if self.state is not KeeperState.SERVING or host is None:
-            return  # while opening, `open` raises what happened
+            return  # while opening, `open` raises the error
         self.failures += 1
         self.state = KeeperState.STOPPED
         self.why = host.why
@@ -195,6 +195,6 @@ class ShardKeeper:
                 self.state = KeeperState.BROKEN
                 self.why = f"Shard {self.number} is stopped: {problem.message}"
                 self._alarms.put(f"shard-{self.number}", self.why, severity="critical")
-            except Exception as problem:  # whatever it is, trying again is all that is left to do
+            except Exception as problem:  # whatever the error is, retrying is all that is left to do
                 self.why = f"Shard {self.number} could not be opened: {problem}"
                 self._alarms.put(f"shard-{self.number}", self.why, severity="error")

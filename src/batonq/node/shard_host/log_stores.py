@@ -1,4 +1,4 @@
-"""Where a node's logs are: in its data directory, or in a store that keeps them for several nodes."""
+"""Where a node keeps its logs: in its data directory, or in a store that several nodes share."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ class Logs(Protocol):
     def ownership(self) -> Ownership: ...
     @property
     def replicas(self) -> int:
-        """Of each log that is not said to have others."""
+        """Default number of replicas per log."""
 
     @property
     def kinds(self) -> dict[int, int]:
-        """Shard → replicas; told before a shard is opened."""
+        """Shard → replicas, set before a shard is opened."""
 
     async def check_kind(self, replicas: int) -> None:
-        """Raises InvalidInput or Unsafe when no log with so many replicas can be kept here."""
+        """Raises InvalidInput or Unsafe when this store cannot keep logs with this many replicas."""
 
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
-        """Open a log and fold what it has from `start` on. `on_frame` may be called on another thread."""
+        """Open a log and fold its frames from `start` on. `on_frame` may be called on another thread."""
 
     async def close(self) -> None:
-        """Give up what is owned; every log is closed by now."""
+        """Release ownership. Every log is closed by now."""
 
 
 class DirectoryLogs:
-    """In the data directory: the embedded log."""
+    """Logs in the data directory: the embedded log."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class DirectoryLogs:
         self.kinds: dict[int, int] = {}
         self._data = data
         self._disk = disk
-        self._loop = loop  # None: everything on the calling thread, as the simulator wants it
+        self._loop = loop  # None: everything on the calling thread, as the simulator needs it
         self._wall_ms = wall_ms
 
     async def check_kind(self, replicas: int) -> None:
@@ -107,7 +107,10 @@ class DirectoryLogs:
 
 
 class HeldLeases:
-    """Ownership of shards whose lease is held already: a new epoch of it. It is given up when the node stops."""
+    """Ownership of shards whose lease is already held: gives them a new epoch.
+
+    The leases are released when the node stops.
+    """
 
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
@@ -120,7 +123,7 @@ class HeldLeases:
 
 
 class StoreLogs:
-    """In a store, with mirrors in the data directory. A shard's lease is taken before its log is read."""
+    """Logs in a store, with mirrors in the data directory. A shard's lease is taken before its log is read."""
 
     def __init__(
         self, data: str, *, store: LogStore, leases: Leases, patience_s: float, disk: Disk | None = None
@@ -129,15 +132,15 @@ class StoreLogs:
         self.replicas = store.replicas
         self.kinds: dict[int, int] = {}
         self.ownership = HeldLeases(leases)
-        self.opened: dict[int, MirroredLog] = {}  # the last one of each shard
+        self.opened: dict[int, MirroredLog] = {}  # the latest log per shard
         self._data = data
         self._store = store
-        self._disk = disk  # of the mirrors; None: the real one
+        self._disk = disk  # holds the mirrors; None: the real disk
         self._leases = leases
-        self._patience_s = patience_s  # how long a lease is waited for that another node has
+        self._patience_s = patience_s  # how long to wait for a lease that another node holds
 
     async def check_kind(self, replicas: int) -> None:
-        if replicas != self.replicas:  # the store has shown the other kind already
+        if replicas != self.replicas:  # the store has checked its own number already
             await self._store.check_kind(replicas)
 
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
@@ -161,7 +164,7 @@ class StoreLogs:
         return log
 
     async def _lease(self, shard: int) -> None:
-        """Wait for one that may be about to run out, because the node that had it is gone."""
+        """Acquire the shard's lease. Waits for a lease that may expire soon because its node is gone."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._patience_s
         while shard not in self._leases.held():
@@ -179,6 +182,6 @@ class StoreLogs:
         try:
             for shard in self._leases.held():
                 await self._leases.release(shard)
-        except BatonError as problem:  # they end by themselves
+        except BatonError as problem:  # the leases expire without it
             events.warning("release_failed", problem.message)
         await self._store.close()

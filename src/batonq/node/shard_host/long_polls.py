@@ -1,9 +1,9 @@
-"""Everybody who waits at one shard: long polls of one queue, receives over many queues, and waits for a hint.
+"""Everything that waits at one shard: long polls of one queue, receives over many queues, and waits for a hint.
 
-Whoever waits is served just before a frame is sealed, from the queues in which something happened: by a record, or by
-time alone. That is a bounded piece of work (ServingBudget). It may go beyond the limits of the frame by as much, so
-that senders who keep the frame full do not keep others waiting. Queues that are left for later, or that have more to
-look at than one step may, stay in `_unserved`, and the work goes on as soon as the frame is committed.
+Waiters are served just before a frame is sealed, from the queues in which something happened through a record or
+through time alone. The work per frame is bounded (ServingBudget). It may exceed the limits of the frame by that much,
+so that senders who keep the frame full do not starve the waiters. Queues that are left for later, or that need more
+than one step, stay in `_unserved`. The work resumes as soon as the frame is committed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from batonq.node.shard_host.group_commit import GroupCommit
 from batonq.node.shard_host.waiters import HintWait, Poll, ServingBudget, Waiters, Watcher
 
 ROOM_RETRY_S = 1.0
-# What serving those who wait may do before one frame is sealed:
-SERVED_ROWS_MAX = 4_096  # records that are written,
-SERVED_BYTES_MAX = 1 * MIB  # with what belongs to them,
-ATTEMPTS_MAX = 512  # receives that are tried,
+# Limits on serving waiters before one frame is sealed:
+SERVED_ROWS_MAX = 4_096  # records written,
+SERVED_BYTES_MAX = 1 * MIB  # bytes of those records,
+ATTEMPTS_MAX = 512  # receives tried,
 CHECKS_MAX = 4_096  # and queues that watchers are asked about.
-TURN_MAX = 64  # long polls of one queue that are served before those of others
-BATCH_MAX = 256  # queues that the watchers are asked about together
+TURN_MAX = 64  # long polls of one queue that are served before those of other queues
+BATCH_MAX = 256  # queues that the watchers are asked about in one call
 
 
 class Host(Protocol):
-    """The host at which they wait."""
+    """The host at which the receives wait."""
 
     shard: Shard
     log: Log
@@ -56,13 +56,13 @@ class LongPolls:
         self._loop = loop
         self._waiters = Waiters(settings.waiters_per_queue_max, settings.waiters_max)
         self._served_rows_max = min(SERVED_ROWS_MAX, settings.frame_rows_max)
-        self._unserved: dict[int, None] = {}  # queues in which there may be something for those who wait
+        self._unserved: dict[int, None] = {}  # queues that may have messages for waiters
         self._ready: list[int] = []  # queues with messages that
         self._to_ask: deque[Watcher] = deque()  # these watchers have not been asked about yet
         self._retry: asyncio.TimerHandle | None = None
-        self.answers_at_once = False  # while the node is stopping, nobody waits
+        self.answers_at_once = False  # set while the node is stopping: no receive may wait
 
-    # --- coming and going -----------------------------------------------------------------------
+    # --- adding and removing waiters ------------------------------------------------------------
 
     @property
     def total(self) -> int:
@@ -73,7 +73,7 @@ class LongPolls:
         return self._waiters.count(queue)
 
     def waiting(self, queue: int) -> int:
-        """How many long polls wait on a queue, those of other nodes counted in."""
+        """How many long polls wait on a queue, including those of other nodes."""
         return self._waiters.count(queue) + sum(wait.waiting for wait in self._waiters.hints(queue))
 
     def add(self, poll: Poll) -> None:
@@ -90,7 +90,7 @@ class LongPolls:
             self._host.commit.call(poll.committed)
 
     def stop(self) -> None:
-        """Answer everybody who waits now, and let no other wait: the node is stopping."""
+        """Answer every waiter now, and accept no new ones: the node is stopping."""
         self.answers_at_once = True
         for poll in self._waiters.polls():
             self._time_over(poll)
@@ -98,7 +98,7 @@ class LongPolls:
             other.end()
 
     def end(self, why: str) -> None:
-        """Nothing is served any more: tell whoever waits."""
+        """Tell every waiter that the host no longer serves."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -109,7 +109,7 @@ class LongPolls:
             other.end()
 
     async def until_filled(self, queue: int, wait_ms: int, waiting: int) -> None:
-        """Until the queue has something to give, this host ends, or the time is over."""
+        """Return when the queue has messages to deliver, this host ends, or the time is over."""
         wait = HintWait(queue, waiting, self._loop.create_future())
         self._waiters.add_hint(wait)
         self._see_to_it()
@@ -121,7 +121,10 @@ class LongPolls:
             self._waiters.remove_hint(wait)
 
     def watch(self, watcher: Watcher, unseen: bool = False) -> None:
-        """`unseen`: the shard refused to say what it has, so all of it is looked at as soon as that is possible."""
+        """Add a watcher.
+
+        `unseen`: the shard refused to report what it has, so all its queues are checked as soon as possible.
+        """
         if not self._host.serving:
             raise Unavailable(self._host.why)
         self._waiters.add_watcher(watcher)
@@ -133,8 +136,9 @@ class LongPolls:
         self._waiters.remove_watcher(watcher)
 
     def take(self, command: Receive, budget: ServingBudget | None = None) -> Leases | None:
-        """Lease messages for a receive over many queues; one queue that refuses is no reason to give nothing of the
-        others. With a budget it is for somebody who has waited.
+        """Lease messages for a receive over many queues. A queue that refuses does not prevent leases from others.
+
+        `budget` is given for a receive that has waited.
         """
         host = self._host
         try:
@@ -143,7 +147,8 @@ class LongPolls:
             try:
                 now_ms = host.begin()
             except BatonError:
-                self._unserved[command.queue] = None  # whoever goes on to wait is served when the shard can again
+                # A receive that goes on to wait is served when the shard can serve again.
+                self._unserved[command.queue] = None
                 return None
             if self._waiters.count(command.queue):
                 self.serve_first(command.queue, 1)
@@ -153,7 +158,7 @@ class LongPolls:
             return None
 
     def _see_to_it(self) -> None:
-        """Somebody has begun to wait: what is in the open frame, or was left for later, may be for them."""
+        """Schedule serving for a new waiter: the open frame, or work left for later, may have messages for it."""
         host = self._host
         if host.shard.frame.filled or host.shard.woken or self._unserved:
             host.commit.kick()
@@ -161,14 +166,14 @@ class LongPolls:
     # --- serving --------------------------------------------------------------------------------
 
     def woken(self) -> None:
-        """Something became deliverable: those who wait are served just before the frame is sealed."""
+        """Messages became deliverable: schedule serving of the waiters just before the frame is sealed."""
         if self._waiters.total:
             self._host.commit.kick()
         else:
             self._host.shard.woken.clear()
 
     def serve(self) -> None:
-        """The frame is about to be sealed: serve whoever waits for something in it."""
+        """Serve the waiters with what the frame holds. Called when the frame is about to be sealed."""
         host, shard = self._host, self._host.shard
         if not self._waiters.total:
             shard.woken.clear()
@@ -204,7 +209,7 @@ class LongPolls:
             self._host.commit.kick()
 
     def _begin_serving(self) -> ServingBudget:
-        """What is due is recorded first, and only once; but not in a frame that is full."""
+        """Record what is due, once, before anything is served; but not in a full frame."""
         host = self._host
         host.make_room()
         begin = host.shard.pass_time if host.frame_is_full else host.shard.begin
@@ -212,7 +217,7 @@ class LongPolls:
         return ServingBudget(now_ms, self._served_rows_max, SERVED_BYTES_MAX, ATTEMPTS_MAX, CHECKS_MAX)
 
     def _serve_batch(self, budget: ServingBudget) -> None:
-        """The next queues: first whoever waits on one of them alone; the others are asked by `_ask_watchers`."""
+        """Serve the next queues: first the long polls of one queue. `_ask_watchers` serves the others."""
         batch = list(islice(self._unserved, BATCH_MAX))
         for queue in batch:
             if budget.over:
@@ -230,7 +235,7 @@ class LongPolls:
         return [number for number in queues if number in states and states[number].visible]
 
     def serve_first(self, queue: int, newcomers: int) -> None:
-        """Those who wait on a queue come before whoever comes now."""
+        """Serve the long polls that already wait on a queue before the newcomers."""
         for _ in range(newcomers):
             self._serve_polls(queue, self._begin_serving())
             if queue not in self._unserved:
@@ -262,7 +267,7 @@ class LongPolls:
             self._unserved[queue] = None
 
     def _lease(self, command: Receive, budget: ServingBudget) -> Leases | None:
-        """One attempt for somebody who waits; none when the budget is over: the queue's turn comes again."""
+        """One attempt to lease for a waiter. None when the budget is spent: the queue gets another turn."""
         host, queue = self._host, command.queue
         if budget.over:
             self._unserved[queue] = None
@@ -282,17 +287,17 @@ class LongPolls:
         return leases
 
     def _tell_hints(self, queue: int) -> None:
-        """They take nothing, so the others go on waiting for the same."""
+        """Answer the hint waits of a queue. They take no messages, so the other waiters go on waiting."""
         for wait in self._waiters.hints(queue):
             try:
                 if not self._host.shard.hint(queue).visible:
                     return
             except QueueDoesNotExist:
-                pass  # that is what they hear when they ask again
+                pass  # the callers hear the problem when they ask again
             wait.end()
 
     def _ask_watchers(self, budget: ServingBudget) -> None:
-        """Each watcher is asked once about the queues that have messages now; one that cannot be served is told so."""
+        """Ask each watcher once about the queues that have messages now. A watcher that cannot be served is told so."""
         host = self._host
         self._ready = self._with_messages(self._ready)
         while self._to_ask and self._ready:

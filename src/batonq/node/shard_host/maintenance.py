@@ -1,4 +1,4 @@
-"""What a node does on the side: spare segments, deleted queues, the front of logs, snapshots, receipt keys."""
+"""A node's background work: spare segments, deleted queues, truncation of logs, snapshots, receipt keys."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ from batonq.node.shard_host.truncation import Truncation
 RECEIPT_KEY_BYTES = 32
 ERROR_TEXT_MAX = 500
 TIMEOUT_S = 3_600
-SNAPSHOT_SHARE = 20  # living messages for each frame up to which a snapshot is quicker to read and write than frames
+SNAPSHOT_SHARE = 20  # up to this many living messages per frame, a snapshot is faster to read and write than the frames
 
-MakeSnapshot = Callable[[int], Awaitable[None]]  # of a shard; what goes wrong it tells itself
+MakeSnapshot = Callable[[int], Awaitable[None]]  # makes a snapshot of a shard; reports its own errors
 
 
 @dataclass(slots=True)
 class _Standing:
-    """How far one shard's housekeeping has come."""
+    """The progress of one shard's maintenance."""
 
     log: Log
-    snapshot_frame: int  # of the newest one; after one that failed it is tried again with as much more log
-    since_s: float  # when that was, or the log was opened
-    truncation: Truncation | None = None  # of a shard that is served here
+    snapshot_frame: int  # of the newest snapshot; a failed snapshot is retried after as much more log
+    since_s: float  # when that was, or when the log was opened
+    truncation: Truncation | None = None  # only for a shard that is served here
 
 
 class Maintenance:
-    """One task for all shards: what it does is rare, and one thing at a time is kind to the disk."""
+    """One task for all shards: the work is rare, and doing one thing at a time spares the disk."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Maintenance:
         self._make_snapshot = make_snapshot
         self._disk = disk
         self._standings: dict[int, _Standing] = {}
-        self._emptied: dict[tuple[int, int], int] = {}  # queue and shard → since when no group is left that moved
+        self._emptied: dict[tuple[int, int], int] = {}  # (queue, shard) → since when the shard has no moved group left
         self._snapshot: asyncio.Task[None] | None = None  # one at a time
         self._snapshot_of = -1
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             while True:
                 await asyncio.sleep(self._settings.maintenance_every_s)
@@ -107,7 +107,7 @@ class Maintenance:
                 events.warning("maintenance_failed", text, shard=keeper.number)
 
     def reads(self, number: int) -> bool:
-        """Whether a snapshot of this shard is being made, which reads segments that must not be dropped meanwhile."""
+        """Whether a snapshot of this shard is in progress. It reads segments, which must not be deleted meanwhile."""
         if self._snapshot is not None and self._snapshot.done():
             self._snapshot = None
         return self._snapshot is not None and self._snapshot_of == number
@@ -121,7 +121,7 @@ class Maintenance:
         return standing
 
     def _step_follower(self, number: int, shard: Shard, log: Log) -> None:
-        """Whoever comes back as a follower has to read all that is not in a snapshot, too."""
+        """Maintain a shard that this node follows: a restarted follower has to read all log that no snapshot covers."""
         if not self.reads(number):
             self._consider_snapshot(number, shard, self._standing(number, log))
 
@@ -151,8 +151,9 @@ class Maintenance:
             self._alarms.put(key, text, severity="critical")
 
     async def _settle_growth(self, number: int, host: ShardHost) -> None:
-        """Say of FIFO queues that have grown that this shard need not be asked any more about groups that it gave up:
-        when it has none of their messages, and whatever it remembers of them does not count any more.
+        """Record, for FIFO queues that have grown, that this shard need no longer be asked about its former groups.
+
+        That is so when the shard has no messages of those groups, and what it remembers about them has expired.
         """
         catalog = self._catalog.current()
         now_ms = self._clock.now_ms()
@@ -181,14 +182,17 @@ class Maintenance:
             while not done and host.serving:
                 state = host.shard.queues.get(queue)
                 if state is None or (state.messages and state.messages == state.owed):
-                    break  # what is on its way elsewhere ends when it is settled
+                    break  # messages on their way to another shard are removed when they are settled
                 _, done = host.purge(queue, None)
                 point = host.point()
                 if point is not None:
                     await point
 
     def _consider_snapshot(self, number: int, shard: Shard, standing: _Standing) -> None:
-        """Reading the log again takes time by its bytes, and by its frames when they are short."""
+        """Start a snapshot when it is due.
+
+        The time to read a log grows with its bytes, and with its frames when they are short.
+        """
         if self._make_snapshot is None or self._snapshot is not None:
             return
         log, last = standing.log, standing.snapshot_frame
@@ -212,7 +216,7 @@ class Maintenance:
         standing.since_s = self._clock.monotonic()
 
     async def rotate_receipt_key(self) -> None:
-        """Take a new receipt key into use when it is time, and see to it that the keys in use are the catalog's."""
+        """Start using a new receipt key when it is time, and keep the keys in use equal to the catalog's."""
         if not self._catalog.owned:
             return
         catalog = self._catalog.current()
@@ -224,7 +228,7 @@ class Maintenance:
 
 
 class SnapshotProcess:
-    """Makes snapshots by a child process, one at a time."""
+    """Makes snapshots in a child process, one at a time."""
 
     def __init__(self, data_directory: str) -> None:
         self._data_directory = os.path.abspath(data_directory)

@@ -1,6 +1,6 @@
-"""Keeps the leases of this node's shards, and stops serving a shard whose lease is lost.
+"""Renews the leases of this node's shards, and stops serving a shard whose lease is lost.
 
-Only liveness rests on it: an owner that goes on all the same is fenced by the log.
+The leases are for liveness only: an owner that continues without a lease is fenced by the log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from batonq.node import events
 from batonq.node.events import AlarmBoard
 from batonq.node.shard_host.log_stores import StoreLogs
 
-TERMS = 4  # how often within a lease's term it is renewed
+TERMS = 4  # renewals per lease term
 
 
 class LeaseKeeper:
@@ -46,11 +46,11 @@ class LeaseKeeper:
         except Fenced as problem:
             events.warning("lease_lost", problem.message, shard=shard)
             self._on_lost(shard, problem)
-        except BatonError as problem:  # the next time may be in time; if not, it is lost, and the log knows
+        except BatonError as problem:  # the next renewal may be in time; if not, the lease is lost, and the log fences
             events.warning("lease_not_renewed", problem.message, shard=shard)
 
     def _look(self) -> None:
-        """Say what keeps commits from getting on."""
+        """Report what delays commits."""
         for shard, log in self._logs.opened.items():
             if log.trouble:
                 self._alarms.put(f"log-{shard}", f"The log of shard {shard} makes no progress: {log.trouble}")

@@ -1,8 +1,8 @@
-"""Opening a shard: snapshot and log into state, then ownership. What a node does at start and after each failure.
+"""Opens a shard, at start and after each failure: folds snapshot and log into state, then takes ownership.
 
-The newest snapshot that checks saves reading the log from its beginning; every frame after it is read once, checked
-and folded on the way. The new owner's first record is its epoch, with the time base and the grace that running leases
-get for the outage.
+The newest valid snapshot saves reading the log from its beginning. Every frame after the snapshot is read once, checked
+and folded. The new owner's first record is its epoch, with the time base and the grace that running leases get for the
+outage.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Folder:
-    """Folds frames into a shard, or the catalog, in the order in which a log gives them."""
+    """Folds frames into a shard, or into the catalog, in the order of the log."""
 
     def __init__(self, machine: Shard | Catalog, from_snapshot: bool = False) -> None:
         self.machine = machine
@@ -43,13 +43,13 @@ class Folder:
         if self._fresh:
             self._fresh = False
             if frame.number > 1 and isinstance(self.machine, Shard):
-                # The front was dropped: what lived in it is Carried further on, and a Base says the rest.
+                # The front of the log was dropped. Its living messages are Carried further on, and a Base has the rest.
                 self.machine.before_base = frame.number
         self.machine.apply_frame(frame.number, frame.words(), frame.variable)
         self.frames += 1
 
     def finish(self, log: Log) -> None:
-        """The log is read to its end; make the machine ready to go on there. Raises LogCorrupt."""
+        """Make the machine ready to continue at the end of the log, after the whole log was read. Raises LogCorrupt."""
         if self.machine.before_base:
             raise LogCorrupt(
                 f"the beginning of the log of shard {log.shard} is missing, and no Base record replaces it"
@@ -58,7 +58,7 @@ class Folder:
 
 
 def take_ownership(machine: Shard | Catalog, log: Log, epoch: int, clock: Clock, grace_max_ms: int, dev: bool) -> int:
-    """Write the record of a new owner into the open frame; returns how long the shard was without one, in ms."""
+    """Write the record of a new owner into the open frame. Returns how long the shard had no owner, in milliseconds."""
     last_ms = machine.last_time_ms
     clock.raise_to(last_ms, keep_lead=dev)
     base_ms = clock.now_ms()
@@ -90,7 +90,7 @@ class Recovery:
         self._logs = logs
         self._clock = clock
         self._disk = disk
-        self._loop = loop  # None: everything on the calling thread, as the simulator wants it
+        self._loop = loop  # None: everything on the calling thread, as the simulator needs it
         self._log_settings = log_settings or FileLogSettings(segment_bytes=settings.segment_bytes)
         self._adapt_log = adapt_log or _as_it_is
 
@@ -113,7 +113,7 @@ class Recovery:
         return catalog, log
 
     async def read_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
-        """Fold the catalog's log to its end, and own nothing yet."""
+        """Fold the catalog's log to its end, without taking ownership."""
         catalog = Catalog(rules)
         folder = Folder(catalog)
         settings = FileLogSettings(
@@ -137,7 +137,7 @@ class Recovery:
         return await self._loop.run_in_executor(None, work)
 
     async def read_shard(self, number: int) -> Opened:
-        """Fold a shard's log to its end, and own nothing yet."""
+        """Fold a shard's log to its end, without taking ownership."""
         store = snapshot_store(self._settings.data, number, self._disk)
         snapshot = await self._apart(store.latest)
         for problem in store.passed_over:
@@ -145,7 +145,7 @@ class Recovery:
         try:
             return await self._fold_shard(number, snapshot)
         except LogGap as gap:
-            # The log was shortened past the snapshot, or past a mirror; the log alone rebuilds the state.
+            # The log was truncated past the snapshot, or past a mirror. The log alone rebuilds the state.
             events.info("folding_anew", gap.message, shard=number)
             return await self._fold_shard(number, None)
 
@@ -173,7 +173,7 @@ class Recovery:
 
 
 def fold_log(shard: Shard, log: Log) -> int:
-    """Fold a whole log that is open already (in memory, or of a simulator); returns how many frames it has."""
+    """Fold a whole log that is already open (in memory, or of a simulator). Returns its number of frames."""
     folder = Folder(shard)
     for frame in log.frames(log.first):
         folder(frame)

@@ -1,7 +1,7 @@
-"""Makes a snapshot of a shard in a process of its own: `python -m batonq.node.shard_host.snapshots DATA SHARD`.
+"""Makes a snapshot of a shard in its own process: `python -m batonq.node.shard_host.snapshots DATA SHARD`.
 
-It folds what is known to be committed onto the newest snapshot and never touches what the serving process writes, which
-drops no segment while this one runs.
+The process folds what is known to be committed onto the newest snapshot. It never touches the files that the serving
+process writes, and the serving process deletes no segment while this process runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOTHING_NEW = 3
 
 
 def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = None) -> int | None:
-    """Write a snapshot of all that is known to be committed; returns its frame, or None when there is nothing new."""
+    """Write a snapshot of all that is known to be committed. Returns its frame, or None when there is nothing new."""
     disk = disk or RealDisk()
     directory = layout.log_directory(data_directory, shard_number)
     firsts = layout.segments(disk, directory)
@@ -34,7 +34,7 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
     store = snapshot_store(data_directory, shard_number, disk)
     snapshot = store.latest(before=stop)
     if snapshot is not None and snapshot.frame_number < firsts[0] - 1:
-        snapshot = None  # the log begins after it
+        snapshot = None  # the log begins after the snapshot
     first = firsts[0] if snapshot is None else snapshot.frame_number + 1
     if first >= stop:
         return None
@@ -56,14 +56,14 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
             if frame.number >= first:
                 folder(frame)
     if shard.before_base:
-        return None  # the Base that completes the state lies further on
+        return None  # the Base that completes the state comes later in the log
     assert chain.digest is not None
     store.save(stop - 1, chain.digest, shard.save())
     return stop - 1
 
 
 def _committed_stop(disk: Disk, directory: str, shard: int, last_segment: int) -> int:
-    """The frame after the last one that is known to be committed: all sealed segments are, and what the note says."""
+    """The frame after the last one known to be committed: all sealed segments, and what the commit note says."""
     note = committed.load(disk, os.path.join(directory, layout.COMMITTED), shard)
     return last_segment if note is None else max(last_segment, note.number + 1)
 

@@ -1,7 +1,7 @@
-"""Shortening a log at the front: what lives there is carried forward, a Base is written, the front is dropped.
+"""Truncates a log at the front: carries living messages forward, writes a Base, and deletes the front.
 
-The log is kept for history, by time and bytes, beside what living messages need: it never grows above twice the living
-bytes plus the history. Copying goes in small steps between the requests of clients.
+History is kept by time and bytes, in addition to what living messages need. The log never grows beyond twice the living
+bytes plus the history. Messages are copied in small steps between client requests.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.host import ShardHost
 
-SEGMENTS_AT_ONCE = 8  # dropped under one Base
+SEGMENTS_AT_ONCE = 8  # deleted under one Base
 RESERVE_CARRY_BYTES = 1 << 20  # on a full disk, a segment with more living bytes than this stays
-FULL_LOOK_EVERY_MS = 5_000  # on a full disk, how often the oldest segment is looked through
+FULL_LOOK_EVERY_MS = 5_000  # on a full disk, how often the oldest segment is examined
 MESSAGE_OVERHEAD_BYTES = ROW_BYTES + HEADER_BYTES
 _HOLDS_MESSAGE = frozenset((Type.SENT, Type.EDITED, Type.ARRIVED, Type.CARRIED))
 _LOW32 = 0xFFFFFFFF
 
 
 def living_bytes(host: ShardHost) -> int:
-    """What the living messages of a shard take in its log, about."""
+    """The approximate size of a shard's living messages in its log."""
     return sum(state.bytes + state.messages * MESSAGE_OVERHEAD_BYTES for state in list(host.shard.queues.values()))
 
 
 def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int = 0) -> int:
-    """The frame before which the log should be dropped; its first frame when it is fine as it is.
+    """The frame before which the log should be deleted; its first frame when nothing should be.
 
-    A Base of `base_bytes` is written for each drop, so it counts as living: else one that is longer than the history
-    that is kept would be written again and again, on an idle node too.
+    Each truncation writes a Base of `base_bytes`, so the Base counts as living. Otherwise a Base longer than the
+    retained history would be written again and again, even on an idle node.
     """
     segments = host.log.segments()
     if len(segments) < 2:
@@ -47,7 +47,7 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
     most = twice if full else twice + settings.history_bytes
     oldest_ms = now_ms - int(settings.history_hours * 3_600_000)
     start = segments[0].first
-    spent_bytes = 0  # once anything is dropped: room for the Base, and for as much again before the next one
+    spent_bytes = 0  # once anything is deleted: space for the Base, and for as much again before the next one
     for segment in segments[:-1][:SEGMENTS_AT_ONCE]:
         old = segment.last_time_ms < oldest_ms and retained + spent_bytes > twice + settings.segment_bytes
         if not segment.sealed or not (old or retained + spent_bytes > most):
@@ -56,23 +56,23 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
         spent_bytes = 2 * base_bytes
         start = segment.stop
     if full and start == segments[0].first and segments[0].sealed:
-        start = segments[0].stop  # `run` looks whether little enough lives in it
+        start = segments[0].stop  # `run` checks whether little enough in it is living
     return host.log.droppable(start)
 
 
 class Truncation:
-    """One shard's. `run` drops what may go; it is called again and again, one call at a time."""
+    """Truncates one shard's log. `run` deletes what may go; it is called repeatedly, one call at a time."""
 
     def __init__(self, host: ShardHost, clock: Clock, settings: Settings, archiving: Archiving | None = None) -> None:
         self._archiving = archiving
         self.host = host
         self._clock = clock
         self._settings = settings
-        self._base_bytes = 0  # of the last Base that was written
+        self._base_bytes = 0  # size of the last Base that was written
         self._full_look_at_ms = 0
 
     async def run(self) -> int:
-        """Drop as much as is due; returns how many bytes that were. Raises Unavailable when the shard stops."""
+        """Delete as much as is due. Returns the number of bytes. Raises Unavailable when the shard stops."""
         host = self.host
         log = host.log
         until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
@@ -85,7 +85,7 @@ class Truncation:
             if not self._has_room(slots):
                 return 0
             await self._carry(slots, until)
-        while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: payloads that they share
+        while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: messages that share payloads
             await self._carry(left, until)
         self._base_bytes = host.shard.write_base(until, self._clock.now_ms(), log.frame_bytes_max)
         await self._committed()
@@ -98,7 +98,7 @@ class Truncation:
         slots: list[int] = []
         for number in range(first, stop):
             slots += message_slots(self.host.log.frame(number))
-            await asyncio.sleep(0)  # clients come in between
+            await asyncio.sleep(0)  # let client requests run in between
         return slots
 
     def _worth_a_look(self) -> bool:
@@ -111,7 +111,10 @@ class Truncation:
         return True
 
     def _has_room(self, slots: list[int]) -> bool:
-        """On a full disk the reserve is for deletes: only a segment in which little lives is worth copying then."""
+        """Whether the messages may be copied.
+
+        On a full disk the reserve is for deletes, so only a segment with few living bytes is worth copying.
+        """
         if self.host.log.room() is Room.PLENTY:
             return True
         living = sum(self.host.shard.place(slot).length for slot in slots)
@@ -124,7 +127,7 @@ class Truncation:
         for slot in slots:
             overlays = host.shard.place(slot).overlays
             if overlays and overlays[-1] >> 16 >= host.log.next:
-                await self._committed()  # its lineage is not in the log yet
+                await self._committed()  # the message's lineage is not in the log yet
             host.make_room()
             copied = self._carry_one(slot, until << 16)
             rows += 1
@@ -135,7 +138,7 @@ class Truncation:
         await self._committed()
 
     def _carry_one(self, slot: int, limit: int) -> int:
-        """Copy one message forward if it still lives at the front; how many bytes that took."""
+        """Copy one message forward if it still lives at the front. Returns the number of bytes copied."""
         shard, log = self.host.shard, self.host.log
         place = shard.place(slot)
         at_front = place.position < limit or (place.overlays and place.overlays[0] < limit)
@@ -157,7 +160,7 @@ class Truncation:
 
 
 def message_slots(frame: Frame) -> Iterator[int]:
-    """The slots of the messages whose payload, or copy of it, begins in a frame."""
+    """The slots of the messages whose payload, or a copy of it, begins in a frame."""
     words = frame.words()
     for row, word in enumerate(words[0::8]):
         if word & 0xFF in _HOLDS_MESSAGE:

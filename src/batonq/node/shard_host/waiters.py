@@ -1,4 +1,4 @@
-"""Who waits on a shard: first come, first served on each queue, and nothing to do while nothing comes."""
+"""The waiters of one shard: first come, first served per queue, and no work while nothing arrives."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class Poll:
     def __init__(self, command: Receive, done: Done, remove: Callable[[Poll], None]) -> None:
         self.command = command
         self.done = done
-        self.leases: Leases | None = None  # set when it is served; None: there were no messages
-        self.left = False  # nobody wants it any more
+        self.leases: Leases | None = None  # set when the receive is served; None: there were no messages
+        self.left = False  # the caller has abandoned it
         self.timer: asyncio.TimerHandle | None = None
         self._remove = remove
 
     def committed(self, problem: BatonError | None) -> None:
-        """What was decided is committed, or is not."""
+        """Called when the decision is committed, or cannot be."""
         outcome = self.leases if self.leases is not None else NO_LEASES
         tell(self.done, outcome if problem is None else problem)
 
     def abandon(self) -> None:
-        """Nobody wants it any more. Leases that it has by now are told, to be given back."""
+        """The caller no longer wants the receive. Leases that it already has are reported, to be given back."""
         self.left = True
         if self.leases is None:
             self._remove(self)
@@ -42,22 +42,22 @@ NO_LEASES = Leases(0, 0)
 
 
 class Watcher(Protocol):
-    """Somebody who waits on many queues at once, see multi_queue_receive.py."""
+    """A receive that waits on many queues at once, see multi_queue_receive.py."""
 
     def wants(self, queue: int) -> bool: ...
 
     def serve(self, host: Any, queues: Sequence[int], budget: ServingBudget) -> None:
-        """Something may have come into these queues: take it. The watcher leaves if there is something for it."""
+        """Take what may have arrived in these queues. The watcher leaves if there is something for it."""
 
     def end(self) -> None:
-        """Nothing came."""
+        """Answer with nothing."""
 
     def fail(self, problem: Exception) -> None:
-        """It cannot be served any more."""
+        """Answer with a problem: the watcher can no longer be served."""
 
 
 class HintWait:
-    """Somebody who wants to know when a queue has something to give, for so many who wait. See spread_long_poll.py."""
+    """A wait until a queue has messages to deliver, on behalf of a number of waiters. See spread_long_poll.py."""
 
     __slots__ = ("future", "queue", "waiting")
 
@@ -72,17 +72,20 @@ class HintWait:
 
 
 class ServingBudget:
-    """What may still be done for those who wait before the open frame is sealed. At the start, at least one attempt."""
+    """The work that may still be done for waiters before the open frame is sealed.
+
+    At the start it allows at least one attempt.
+    """
 
     __slots__ = ("attempts", "bytes", "checks", "dry", "now_ms", "rows")
 
     def __init__(self, now_ms: int, rows: int, size: int, attempts: int, checks: int) -> None:
-        self.now_ms = now_ms  # when all of it is decided
+        self.now_ms = now_ms  # the time of all its decisions
         self.rows = rows
         self.bytes = size
         self.attempts = attempts  # receives
-        self.checks = checks  # questions whether somebody wants a queue
-        self.dry: set[int] = set()  # queues that had less than somebody asked for
+        self.checks = checks  # questions whether a watcher wants a queue
+        self.dry: set[int] = set()  # queues that had fewer messages than a receive asked for
 
     @property
     def over(self) -> bool:
@@ -90,7 +93,7 @@ class ServingBudget:
 
 
 class Waiters:
-    """Everybody who waits on one shard: long polls of one queue, hint waits, and receives over many queues.
+    """Every waiter of one shard: long polls of one queue, hint waits, and receives over many queues.
 
     A dict of a queue's waiters keeps their order and lets any of them leave.
     """
@@ -100,7 +103,7 @@ class Waiters:
         self._total_max = total_max
         self._polls: dict[int, dict[Poll, None]] = {}
         self._hints: dict[int, dict[HintWait, None]] = {}
-        self.watchers: dict[Watcher, None] = {}  # first come first
+        self.watchers: dict[Watcher, None] = {}  # in order of arrival
         self.total = 0
 
     def _check(self, in_queue: int = 0) -> None:
@@ -113,7 +116,7 @@ class Waiters:
         self.total += 1
 
     def remove(self, poll: Poll) -> bool:
-        """Take a long poll out, and stop its clock; False if it was not waiting any more."""
+        """Remove a long poll, and cancel its timer. Returns False if it was no longer waiting."""
         if not _take_out(self._polls, poll.command.queue, poll):
             return False
         self.total -= 1
@@ -153,7 +156,7 @@ class Waiters:
         return list(self._hints.get(queue, ()))
 
     def waited_on(self, queues: set[int]) -> set[int]:
-        """Those of these queues that somebody may wait on."""
+        """The subset of these queues that may have waiters."""
         if self.watchers:
             return queues
         return {queue for queue in queues if queue in self._polls or queue in self._hints}
