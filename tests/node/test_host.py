@@ -456,6 +456,28 @@ def test_a_lease_that_ran_out_before_its_commit_is_not_handed_over() -> None:
     run_virtual(main)
 
 
+def test_a_late_receive_that_has_lost_a_lease_keeps_each_body_with_its_message() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        log = bench.log
+        assert isinstance(log, MemoryLog)
+        sent = await bench.send("a", "b", "c", "d", "e", "f")
+        log.hold = True
+        receives = [bench.submit(Receive(ORDERS, 3, 10_000, "tester")) for _ in range(2)]
+        await asyncio.sleep(4)
+        bench.host.purge(ORDERS, sent[3].sequence)
+        log.hold = False
+        log.release()
+        lost, kept = await asyncio.gather(*receives)
+        assert not lost
+        assert [*zip(kept.leases.sequences, kept.bodies, strict=True)] == [
+            (sent[4].sequence, b"e"),
+            (sent[5].sequence, b"f"),
+        ]
+
+    run_virtual(main)
+
+
 def test_a_quick_commit_extends_nothing() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)

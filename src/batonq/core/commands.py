@@ -316,13 +316,13 @@ class Leases:
         )
 
     def pick(self, places: Sequence[int]) -> Leases:
-        """Some of them."""
+        """Some of them. They are no part of a run any more, because a run is cut only in a row."""
         if len(places) == len(self.slots):
             return self
         changes: dict[str, Any] = {
             name: [column[at] for at in places] if (column := getattr(self, name)) else () for name in LEASE_COLUMNS
         }
-        return replace(self, **changes)
+        return replace(self, whole=None, start=0, kept=None, **changes)
 
 
 LEASE_COLUMNS = (
