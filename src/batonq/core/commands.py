@@ -29,7 +29,7 @@ class Send:
 
     queue: int
     bodies: Sequence[bytes]
-    digests: Sequence[bytes] = ()  # MD5 of each body; they may be left out when there are no deduplication ids
+    digests: Sequence[bytes] = ()  # MD5 of each body; those of messages without a deduplication id may be empty
     sender: str = ""
     content: int = 0  # what all bodies are, see payload.Content
     contents: Sequence[int] = ()  # what each body is, when they differ
