@@ -315,8 +315,12 @@ class Leases:
             start,
         )
 
+    def apart(self) -> Leases:
+        """The same, no longer as a part of a run: what is made of them is made of them alone."""
+        return self if self.whole is None else replace(self, whole=None, start=0)
+
     def pick(self, places: Sequence[int]) -> Leases:
-        """Some of them. They are no part of a run any more, because a run is cut only in a row."""
+        """Some of them, apart from their run, of which they are not in a row any more."""
         if len(places) == len(self.slots):
             return self
         changes: dict[str, Any] = {
