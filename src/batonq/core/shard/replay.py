@@ -20,6 +20,8 @@ _SHARD_BITS = 0xFFFF
 
 
 class Replay(Folding):
+    _attempt_notes = (0, 0)  # of the last row that was a lease by an attempt
+
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
         count = len(words) >> 3
@@ -55,7 +57,8 @@ class Replay(Folding):
                 holder, attempt = decode_notes(part_of(variable, w6))
                 self._on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
                 if w0 >> 8 & LeaseFlag.ATTEMPT and not self.before_base:
-                    self._replay_attempt(queue.number, attempt, slot, w1, w4 & _LOW32, w7 >> 32, w2)
+                    lease = slot, w1, w4 & _LOW32
+                    self._replay_attempt(queue.number, attempt, lease, w2 + (w7 >> 32), (position >> 16, w6))
         elif kind == Type.EXTENDED:
             if self._message(slot, w1, Type.EXTENDED) is not None:
                 self._on_extended(slot, w3, position, bool(w0 >> 8 & LeaseFlag.ATTEMPT))
@@ -91,13 +94,15 @@ class Replay(Folding):
             columns.state[slot] = State.FREE
 
     def _replay_attempt(
-        self, queue: int, attempt: str, slot: int, sequence: int, epoch: int, window_ms: int, time: int
+        self, queue: int, attempt: str, lease: tuple[int, int, int], expires_ms: int, notes: tuple[int, int]
     ) -> None:
-        """The rows of one receive name one attempt; each adds its message to it."""
+        """Each row of one receive adds its message to the attempt. They share their notes: frame and w6. A receive of
+        the same name at the same time, because those leases were over at once, has others.
+        """
         known = self.attempts.get((queue, attempt))
-        expires = time + window_ms
-        leases = known.leases if known is not None and known.expires_ms == expires else ()
-        self._on_attempt(queue, attempt, expires, (*leases, (slot, sequence, epoch)))
+        leases = known.leases if known is not None and notes == self._attempt_notes else ()
+        self._attempt_notes = notes
+        self._on_attempt(queue, attempt, expires_ms, (*leases, lease))
 
     def _apply_rare(self, kind: int, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, w5, w6, w7 = row
