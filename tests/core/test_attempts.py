@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core.commands import Lease
+from batonq.core.commands import Lease, Leases, Receive
 from batonq.core.shard.receive_commands import ATTEMPT_WINDOW_MS
 from tests.core.rig import Bench, claim
 from tests.support import ask
@@ -100,6 +100,15 @@ def test_an_extension_that_is_not_the_holders_doing_leaves_the_attempt_as_it_is(
     ask.change_visibility(bench.shard, 1, [(claim(lease), 60_000)], bench.now, True)
     bench.check()
     assert bench.receive(1, attempt="A") == []
+
+
+def test_receives_by_one_attempt_that_came_together_and_whose_leases_end_at_once(bench: Bench) -> None:
+    for group in "abc":
+        bench.send(1, group, group=group)
+    first, second = bench.shard.receive([Receive(1, count, 0, "h", "A") for count in (1, 2)], bench.now)
+    assert isinstance(first, Leases) and isinstance(second, Leases)
+    assert bench.shard.attempts[1, "A"].leases == tuple(second.claims())
+    bench.check()  # whoever takes over knows the same
 
 
 def test_attempts_are_told_apart_by_queue(bench: Bench) -> None:

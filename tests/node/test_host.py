@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -456,6 +457,28 @@ def test_a_lease_that_ran_out_before_its_commit_is_not_handed_over() -> None:
     run_virtual(main)
 
 
+def test_a_late_receive_that_has_lost_a_lease_keeps_each_body_with_its_message() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        log = bench.log
+        assert isinstance(log, MemoryLog)
+        sent = await bench.send("a", "b", "c", "d", "e", "f")
+        log.hold = True
+        receives = [bench.submit(Receive(ORDERS, 3, 10_000, "tester")) for _ in range(2)]
+        await asyncio.sleep(4)
+        bench.host.purge(ORDERS, sent[3].sequence)
+        log.hold = False
+        log.release()
+        lost, kept = await asyncio.gather(*receives)
+        assert not lost
+        assert [*zip(kept.leases.sequences, kept.bodies, strict=True)] == [
+            (sent[4].sequence, b"e"),
+            (sent[5].sequence, b"f"),
+        ]
+
+    run_virtual(main)
+
+
 def test_a_quick_commit_extends_nothing() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)
@@ -756,5 +779,40 @@ def test_the_status_of_a_queue_is_told_once_it_is_committed() -> None:
         log.release()
         await point
         await sending
+
+    run_virtual(main)
+
+
+# --- cold bodies --------------------------------------------------------------------------------
+
+
+def test_who_is_answered_first_does_not_read_what_the_disk_has_yet_to_give_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        log = bench.log
+        await bench.send("a")
+        await bench.send("b")
+        warm: set[int] = set()
+        cold_reads: list[int] = []
+        section = log.section
+
+        def read(number: int) -> bytes | None:
+            if number not in warm:
+                cold_reads.append(number)
+            return section(number)
+
+        async def read_aside(_: object, work: Callable[[Sequence[int]], None], numbers: Sequence[int]) -> None:
+            await asyncio.sleep(min(numbers))  # the second one's takes longer
+            warm.update(numbers)
+
+        monkeypatch.setattr(log, "is_cold", lambda number: number not in warm)
+        monkeypatch.setattr(log, "section", read)
+        monkeypatch.setattr(loop, "run_in_executor", read_aside)
+        receives = [bench.submit(Receive(ORDERS, 1, 1_000_000, "tester")) for _ in range(2)]
+        received = await asyncio.gather(*receives)
+        assert [one.bodies for one in received] == [[b"a"], [b"b"]]
+        assert not cold_reads
 
     run_virtual(main)

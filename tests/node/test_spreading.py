@@ -13,12 +13,14 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted, Receive
 from batonq.core.ids import key_hash
 from batonq.errors import (
+    DiskFull,
     IdempotencyConflict,
     OverLimit,
     QueueDoesNotExist,
     ReceiptInvalid,
     Unavailable,
 )
+from batonq.log.interface import Room
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.node.wide import counts, ids, make, make_fifo, shards_of, written
@@ -139,6 +141,27 @@ def test_limits_hold_for_the_whole_queue_and_a_full_shard_sends_on(tmp_path: Pat
             await receive(node, queue)
         assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in held]))
         assert len(await receive(node, queue)) == 3
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_what_one_shard_took_is_told_although_the_next_one_refuses_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        queue = await make(node, Baton_MaximumMessages="9")
+        (first,) = shards_of(await send(node, queue, "first"))
+        shards = queue.spread.taking
+        second = shards[(shards.index(first) + 2) % 3]  # the one after the one whose turn it is
+        monkeypatch.setattr(node.shards[second].host().log, "room", lambda: Room.NONE)
+        results = await send(node, queue, *(str(number) for number in range(12)))
+        taken = [number for number, result in enumerate(results) if isinstance(result, Accepted)]
+        assert taken == [0, 1, 2]
+        assert {type(result) for result in results[3:]} == {DiskFull}
+        assert sorted(await drain(node, queue)) == ["0", "1", "2", "first"]
+        monkeypatch.undo()
         await node.stop()
 
     run_virtual(main)

@@ -304,3 +304,10 @@ def test_what_is_refused_is_told_why(ways: Ways, text: str, said: str) -> None:
     refused = json_request(ways.server, "SendMessage", fields)
     assert refused.status == 400 and said in refused.json["message"]
     assert "InvalidMessageContents" in refused.json["__type"]
+
+
+def test_text_that_sqs_cannot_show_is_encoded_also_beside_a_message_with_a_key(ways: Ways) -> None:
+    entries = [{"body": "a\x01\ufffe"}, {"body": "b", "deduplicationKey": "k"}]
+    ways.rest.good("POST", f"{QUEUE}/messages:batch", {"messages": entries})
+    assert seen_by_sqs(ways)[0] == b64encode("a\x01\ufffe".encode()).decode()
+    ways.rest.good("POST", f"{QUEUE}:purge")

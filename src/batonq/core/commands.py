@@ -29,7 +29,7 @@ class Send:
 
     queue: int
     bodies: Sequence[bytes]
-    digests: Sequence[bytes] = ()  # MD5 of each body; may be omitted if there are no deduplication ids
+    digests: Sequence[bytes] = ()  # MD5 of each body; those of messages without a deduplication id may be empty
     sender: str = ""
     content: int = 0  # content type of all bodies, see payload.Content
     contents: Sequence[int] = ()  # content type of each body, if they differ
@@ -317,14 +317,18 @@ class Leases:
             start,
         )
 
+    def apart(self) -> Leases:
+        """The same, no longer as a part of a run: what is made of them is made of them alone."""
+        return self if self.whole is None else replace(self, whole=None, start=0)
+
     def pick(self, places: Sequence[int]) -> Leases:
-        """The leases at these indexes."""
+        """The leases at these indexes, apart from their run, of which they are no longer a row."""
         if len(places) == len(self.slots):
             return self
         changes: dict[str, Any] = {
             name: [column[at] for at in places] if (column := getattr(self, name)) else () for name in LEASE_COLUMNS
         }
-        return replace(self, **changes)
+        return replace(self, whole=None, start=0, kept=None, **changes)
 
 
 LEASE_COLUMNS = (

@@ -84,8 +84,12 @@ def _send(
     producer: str = "",
     once: Once | None = None,
 ) -> None:
-    if builder.column("dedup_ids"):
-        builder.digests = [md5(body, usedforsecurity=False).digest() for body in builder.bodies]
+    keys = builder.column("dedup_ids")
+    if keys:  # a text with a digest and nothing else is one that SQS has checked
+        builder.digests = [
+            md5(body, usedforsecurity=False).digest() if key else b""
+            for body, key in zip(builder.bodies, keys, strict=True)
+        ]
     contents = builder.column("contents")
     content = contents[0] if contents else 0
     if len({*contents}) == 1:

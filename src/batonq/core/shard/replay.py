@@ -20,6 +20,8 @@ _SHARD_BITS = 0xFFFF
 
 
 class Replay(ColumnarReplay):
+    _attempt_notes = (0, 0)  # of the last row that was a lease by an attempt
+
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Apply one committed frame. Raises LogCorrupt if a record does not fit the state."""
         count = len(words) >> 3
@@ -55,7 +57,8 @@ class Replay(ColumnarReplay):
                 holder, attempt = decode_notes(part_of(variable, w6))
                 self._on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
                 if w0 >> 8 & LeaseFlag.ATTEMPT and not self.before_base:
-                    self._replay_attempt(queue.number, attempt, slot, w1, w4 & _LOW32, w7 >> 32, w2)
+                    lease = slot, w1, w4 & _LOW32
+                    self._replay_attempt(queue.number, attempt, lease, w2 + (w7 >> 32), (position >> 16, w6))
         elif kind == Type.EXTENDED:
             if self._message(slot, w1, Type.EXTENDED) is not None:
                 self._on_extended(slot, w3, position, bool(w0 >> 8 & LeaseFlag.ATTEMPT))
@@ -91,13 +94,17 @@ class Replay(ColumnarReplay):
             columns.state[slot] = State.FREE
 
     def _replay_attempt(
-        self, queue: int, attempt: str, slot: int, sequence: int, epoch: int, window_ms: int, time: int
+        self, queue: int, attempt: str, lease: tuple[int, int, int], expires_ms: int, notes: tuple[int, int]
     ) -> None:
-        """Add a message to its receive's attempt. All rows of one receive name the same attempt."""
+        """Add a message to its receive's attempt.
+
+        All rows of one receive share their notes: frame and w6. A receive with the same attempt at the same time, whose
+        earlier leases ended at once, has other notes.
+        """
         known = self.attempts.get((queue, attempt))
-        expires = time + window_ms
-        leases = known.leases if known is not None and known.expires_ms == expires else ()
-        self._on_attempt(queue, attempt, expires, (*leases, (slot, sequence, epoch)))
+        leases = known.leases if known is not None and notes == self._attempt_notes else ()
+        self._attempt_notes = notes
+        self._on_attempt(queue, attempt, expires_ms, (*leases, lease))
 
     def _apply_rare(self, kind: int, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, w5, w6, w7 = row

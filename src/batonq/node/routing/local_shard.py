@@ -66,7 +66,8 @@ class LocalShard:
     async def _deliver_later(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
         """Extend leases that are partly over, and read what is only on the disk."""
         try:
-            leases = await host.in_time(command.queue, leases, command.attempt)
+            # Apart: whoever received at the same time may still wait for the disk.
+            leases = (await host.in_time(command.queue, leases, command.attempt)).apart()
             await self._deliveries.warm(host, leases)
         except Exception as problem:
             self._fail(host, command, done, leases, problem)

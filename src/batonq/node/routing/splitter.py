@@ -206,6 +206,10 @@ class Spreading:
                 answers = await self.ask_at_once(queue, shard, lambda port: results_of(port, some))  # noqa: B023
             except NotOwner:
                 continue
+            except BatonError as problem:
+                if not results:
+                    raise
+                answers = [problem.with_traceback(None)] * len(left)  # the others are stored
             if not results:
                 results = answers
             for place, answer in zip(left, answers, strict=True):
