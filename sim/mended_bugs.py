@@ -12,7 +12,7 @@ from batonq.core.records import Reason
 from batonq.core.shard.channel_end import Incoming
 from batonq.core.shard.dedup import DedupTable
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.send_commands import _DUPLICATE, Sending
+from batonq.core.shard.send_commands import _DUPLICATE, SendCommands
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.routing.multi_queue_receive import Watch
 from batonq.node.shard_host.group_commit import GroupCommit
@@ -160,15 +160,15 @@ def woken_queue_forgotten() -> Patches:
 
 def duplicates_not_remembered() -> Patches:
     """A request with an Idempotency-Key does not remember messages that were duplicates."""
-    remember = Sending._remember_once
+    remember = SendCommands._remember_once
 
     def remember_new(
-        self: Sending, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
+        self: SendCommands, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
     ) -> None:
         if len(keys) > 1 or count != _DUPLICATE:
             remember(self, number, keys, sequence, count, now, window_ms)
 
-    return [(Sending, "_remember_once", remember_new)]
+    return [(SendCommands, "_remember_once", remember_new)]
 
 
 def purge_of_nothing_is_of_all() -> Patches:
