@@ -124,6 +124,8 @@ def _written(value: Any) -> Any:
         written: Any = form.struct(*form.values(value))
         if isinstance(value, Received):
             written.leases = _leases.struct(*_leases.values(value.leases))
+            if value.payloads:  # which have the bodies
+                written.bodies = ()
         return written
     if value is ALONE:
         return value
@@ -143,6 +145,8 @@ def _read(value: Any) -> Any:
         plain.each = [*map(_heard, plain.each)]
     elif isinstance(plain, Received):
         plain.leases = _read(plain.leases)
+        if plain.payloads:
+            plain.bodies = [payload.body for payload in plain.payloads]
     return plain
 
 
