@@ -126,7 +126,7 @@ def test_a_replay_shows_what_was_sent_and_takes_nothing(
     baton.create_queue("replayed-dead")
     queue = baton.create_queue("replayed", max_receives=1, dead_letter_queue="replayed-dead")
     sent = [
-        Outgoing({"number": 1}, group="g", priority=3, attributes={"kind": "web"}, dedup_key="k"),
+        Outgoing({"number": 1}, group="g", priority=203, attributes={"kind": "web"}, dedup_key="k"),
         Outgoing("text"),
         Outgoing(b"\xff"),
     ]
@@ -139,10 +139,10 @@ def test_a_replay_shows_what_was_sent_and_takes_nothing(
     assert list(rows) == [result.id for result in results]  # type: ignore[union-attr]
     first, second, third = rows.values()
     assert (first.text, first.content, first.body) == ('{"number":1}', "json", b'{"number":1}')
-    assert (first.group, first.priority, first.attributes, first.dedup_key) == ("g", 3, {"kind": "web"}, "k")
+    assert (first.group, first.priority, first.attributes, first.dedup_key) == ("g", 203, {"kind": "web"}, "k")
     assert (second.text, second.content, second.queue) == ("text", "text", "replayed")
     assert (third.text, third.content, third.body) == (None, "bytes", b"\xff")
-    assert source.load(server.url).where("priority > 2 AND queue = 'replayed'").count() == 1
+    assert source.load(server.url).where("priority > 202 AND queue = 'replayed'").count() == 1
 
     counts: list[int] = []
     for more in (0, 2):
