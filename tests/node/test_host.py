@@ -56,6 +56,22 @@ def test_nothing_open_and_nothing_under_way_means_at_once() -> None:
     run_virtual(main)
 
 
+def test_draining_executes_what_has_arrived() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[object] = []
+        bench.host.submit(batch(ORDERS, [message("a")]), told.append)
+        bench.host.stop_waiting()
+        await bench.host.drain()
+        bench.host.submit(Receive(ORDERS, 1, None, "tester", wait_ms=5_000), told.append)
+        await bench.host.drain()
+        bench.host.close()
+        await settle()
+        assert [type(outcome) for outcome in told] == [Sent, Leases]
+
+    run_virtual(main)
+
+
 def test_while_a_frame_is_written_the_next_one_fills() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)

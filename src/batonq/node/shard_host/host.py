@@ -132,8 +132,12 @@ class ShardHost:
         self._arm()
 
     async def drain(self) -> None:
-        """Wait until every decision is committed. Raises Unavailable when some of them never will be."""
-        while not self.commit.idle and not self.commit.failed:
+        """Execute what has arrived, and wait until every decision is committed.
+
+        Raises Unavailable when some of them never will be.
+        """
+        while (self._arrived or not self.commit.idle) and not self.commit.failed:
+            self._execute_arrived()
             self.commit.kick()
             point = self.commit.under_way() or self.commit.point()
             if point is not None:
