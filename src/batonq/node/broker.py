@@ -44,6 +44,7 @@ from batonq.node.routing.submission import Done, Waiting, submitted, tell, told
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
+from batonq.node.tasks import Tasks
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
@@ -87,7 +88,7 @@ class Broker(JobControl):
         self._receipts = receipts
         self._random_bytes = random_bytes
         self._deliveries = Deliveries(loop, alarms)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._ports: dict[int, ShardPort] = {}
         self._selections: dict[tuple[str, ...], Selection] = {}
         self._spreading = Spreading(
@@ -234,13 +235,7 @@ class Broker(JobControl):
                 outcome = told(problem)
             tell(done, outcome)
 
-        return Steps(self._spawn(run()))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return Steps(self._tasks.spawn(run()))
 
     def select(self, account: str, patterns: Sequence[str]) -> Selection:
         """The queues of an account that match names and patterns (`hooks-*`), for `receive_any`."""
@@ -401,7 +396,7 @@ class Broker(JobControl):
         self._begin(act_at_all, done)
 
     def _give_back_soon(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
-        self._spawn(self._give_back(queue, deliveries))
+        self._tasks.spawn(self._give_back(queue, deliveries))
 
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         """Give back messages that no client was told about, so that they can be delivered to another consumer."""

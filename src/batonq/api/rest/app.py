@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from time import time
-from typing import Any
 from urllib.parse import unquote
 
 from batonq.api.http import Reply, Request, Response
@@ -15,7 +13,7 @@ from batonq.api.rest import openapi, page, problems
 from batonq.api.rest.codec import JSON, Codec, Negotiator
 from batonq.api.rest.operations import OPERATIONS, Operation, Start
 from batonq.api.rest.rates import RateBook
-from batonq.api.rest.service import Answer, Call, Finish
+from batonq.api.rest.service import Answer, Call, Finish, fault
 from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
 from batonq.errors import (
@@ -30,6 +28,7 @@ from batonq.errors import (
 )
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker
+from batonq.node.tasks import Tasks
 
 _HTML = "text/html; charset=utf-8"
 _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -42,7 +41,6 @@ ADDRESS_LENGTH_MAX = 320  # longer paths are not cached; a queue name has 80 cha
 PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of which may be escaped
 PARTS_MAX = 6  # no operation's path has more parts
 
-logger = logging.getLogger("batonq.rest")
 Undo = Callable[[], None] | None
 
 
@@ -59,7 +57,7 @@ class RestApp:
         self.errors: dict[str, int] = {}  # number of errors by code
         self._negotiator = Negotiator()
         self._heads = Heads()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         # path → an operation on messages, and the names in the path
         self._addresses: BoundedCache[str, tuple[Operation, str, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
         self._rates = RateBook()
@@ -82,7 +80,7 @@ class RestApp:
             try:
                 written = self._written(outcome, wanted)
             except Exception as problem:
-                written = self._written(self._fault(request, problem), wanted)
+                written = self._written(fault(request, problem), wanted)
                 if undo is not None:
                     undo()
                 undo = None
@@ -98,7 +96,7 @@ class RestApp:
         except (BatonError, SqsError) as problem:
             answer(_told(problem), None)
         except Exception as problem:
-            answer(self._fault(request, problem), None)
+            answer(fault(request, problem), None)
         return True
 
     def _address(self, request: Request) -> tuple[Operation, str, str] | None:
@@ -111,7 +109,7 @@ class RestApp:
 
         def answered(outcome: Answer | BatonError, undo: Undo = None) -> None:
             if isinstance(outcome, QueueDoesNotExist):
-                self._spawn(self._start_again(call, start, answer, outcome))
+                self._tasks.spawn(self._start_again(call, start, answer, outcome))
             else:
                 answer(outcome, undo)
 
@@ -138,11 +136,6 @@ class RestApp:
             else:
                 answer(problem, None)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def _forms(self, request: Request) -> tuple[Codec, Codec]:
         """The formats of the request and of its answer."""
         given = self._negotiator.given(request)
@@ -152,7 +145,7 @@ class RestApp:
         if len(request.body) > REQUEST_BYTES_MAX:
             raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request.")
         caller = self.access.identify(request)
-        return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._spawn)
+        return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._tasks.spawn)
 
     def _written(self, outcome: Answer | BatonError, wanted: Codec) -> bytes:
         response = self.refused(outcome, wanted) if isinstance(outcome, BatonError) else _response(outcome, wanted)
@@ -173,7 +166,7 @@ class RestApp:
         except (BatonError, SqsError) as error:
             return self.refused(_told(error), wanted)
         except Exception as problem:
-            return self.refused(self._fault(request, problem), wanted)
+            return self.refused(fault(request, problem), wanted)
 
     async def _answer(self, call: Call, operation: Operation) -> Response:
         """Run an operation and encode its answer. If no answer can be sent, the messages leased for it are released."""
@@ -222,11 +215,6 @@ class RestApp:
             if undo is not None:
                 undo()
             raise
-
-    @staticmethod
-    def _fault(request: Request, problem: BaseException) -> BatonError:
-        logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
-        return BatonError("An internal error occurred; see the server's log.")
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         self.errors[error.code] = self.errors.get(error.code, 0) + 1

@@ -15,6 +15,7 @@ from batonq.api.rest.shapes import Given
 from batonq.api.sqs.access import Caller
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
+from batonq.node.routing.submission import FAULT
 
 T = TypeVar("T", bound=Struct)
 logger = logging.getLogger("batonq.rest")
@@ -39,6 +40,12 @@ class Finish(Protocol):
         """`undo` is called when the answer cannot be sent: it releases the messages leased for the request."""
 
 
+def fault(request: Request, problem: BaseException) -> BatonError:
+    """The error for an unexpected exception. The log gets the exception; the client only learns that there was one."""
+    logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
+    return BatonError(FAULT)
+
+
 class Call:
     """One request as an operation sees it."""
 
@@ -54,7 +61,7 @@ class Call:
         wanted: Codec,
         name: str,
         token: str,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self.broker = broker
         self.rates = rates
@@ -68,12 +75,7 @@ class Call:
         self.give_back: Callable[[], Awaitable[None]] | None = None  # releases messages leased for the answer
 
     def fault(self, problem: BaseException) -> BatonError:
-        """The error for an unexpected exception. The exception goes to the log; the client only learns that there was
-        one.
-        """
-        request = self.request
-        logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
-        return BatonError("An internal error occurred; see the server's log.")
+        return fault(self.request, problem)
 
     def queue(self) -> Queue:
         """The queue that the request names. It must belong to the caller's account."""

@@ -30,6 +30,7 @@ from batonq.api.sqs.operations.table import OPERATIONS, Operation
 from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
+from batonq.node.tasks import Tasks
 
 Outcome = Struct | SqsError | BatonError
 Undo = Callable[[], None] | None
@@ -81,7 +82,7 @@ class SqsApp:
         self.errors: dict[str, int] = {}  # number of errors by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._heads = Heads()
         self._second = -1
         self._head_start = b""
@@ -128,9 +129,7 @@ class SqsApp:
                 else:
                     started(outcome)
 
-        task = asyncio.get_running_loop().create_task(again())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(again())
 
     async def handle(self, request: Request) -> Response:
         target = request.headers.get(b"x-amz-target")

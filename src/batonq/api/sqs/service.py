@@ -18,6 +18,7 @@ from batonq.core.catalog.names import QueueName, queue_arn
 from batonq.errors import BatonError
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker, Queue
+from batonq.node.routing.submission import FAULT
 
 logger = logging.getLogger("batonq.sqs")
 
@@ -65,7 +66,7 @@ class Service:
         one.
         """
         logger.error("an operation failed: %s", shortened(what, 256), exc_info=problem)
-        return SqsError(INTERNAL, "An internal error occurred; see the server's log.")
+        return SqsError(INTERNAL, FAULT)
 
     # --- from an address to a queue
 

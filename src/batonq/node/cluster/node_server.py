@@ -7,7 +7,7 @@ without being executed again. The name includes the epoch of the owner that is m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.messages.received import Delivery, Received
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
+from batonq.node.tasks import Tasks
 
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
@@ -167,7 +168,7 @@ class ShardAnswering:
     def __init__(self, node: Serving) -> None:
         self._node = node
         self._memory = Memory()
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._undoing = Tasks()
 
     async def handle(self, path: str, name: str, body: bytes) -> bytes:
         """The answer to a request below `/internal/`, by the name of the call if it has one. Raises BatonError."""
@@ -205,17 +206,12 @@ class ShardAnswering:
         """Handle a caller that disconnected. The call is still executed, but its received messages are given back."""
         if call.path.endswith(CANCELLED):
             self._memory.forget(name)
-            self._spawn(self._undo(call))
+            self._undoing.spawn(self._undo(call))
         elif call.path.endswith("/hint"):
             self._memory.forget(name)
             call.task.cancel()
         elif call.path.endswith(SUBMIT):
-            self._spawn(self._undo_receives(call))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
+            self._undoing.spawn(self._undo_receives(call))
 
     async def _undo(self, call: Call) -> None:
         call.task.cancel()

@@ -11,10 +11,10 @@ was meant for the owner before it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import msgspec
 
@@ -26,6 +26,7 @@ from batonq.node.cluster.peers import PREFIX, Asking, ClosedUnanswered, NoAnswer
 from batonq.node.routing import wire
 from batonq.node.routing.forwarding import RemoteShard
 from batonq.node.routing.ports import ShardPort
+from batonq.node.tasks import Tasks
 
 OWNER_WAIT_S = 4.0  # how long a request waits until the shard has an owner that answers
 CALL_S = 10.0  # how long an owner may take, beside the time that the call itself waits
@@ -86,7 +87,7 @@ class Routing:
         self._new_call = new_call
         self._ports: dict[tuple[int, bool], RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
-        self._works: set[asyncio.Task[None]] = set()
+        self._works = Tasks()
         self._asked: dict[Asked, None] = {}  # in the order in which they were asked
         self._watching: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -190,7 +191,7 @@ class Routing:
             raise NoAnswer(f"Node {lease.node} no longer owns the shard and has not answered.") from None
         except asyncio.CancelledError:
             if path.endswith(CANCELLED):
-                self._spawn(self._give_up(lease, call))
+                self._works.spawn(self._give_up(lease, call))
             raise
 
     def _watch(self) -> None:
@@ -204,11 +205,6 @@ class Routing:
         """Tell the owner that no client waits for a receive any more. The answer may already be on its way."""
         with suppress(BatonError):  # if that fails, the leases expire
             await self._peers.ask(lease.address, f"{PREFIX}node/give_up", "", msgspec.msgpack.encode(call), GIVE_UP_S)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._works.discard)
 
     async def _look_again(self) -> None:
         """Read the owners once, for all requests that wait."""

@@ -10,7 +10,7 @@ room for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -22,6 +22,7 @@ from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import Done, Waiting, tell, told
 from batonq.node.shard_host.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
+from batonq.node.tasks import Tasks
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long the call itself may wait in ms
 DRY_RUN_MS = 60_000  # a dry run may look at millions of messages
@@ -60,7 +61,7 @@ class RemoteShard:
         self._gathered: list[_One] = []
         self._scheduled: asyncio.Handle | None = None
         self._under_way: dict[object, float] = {}  # calls in progress, and when each began
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
 
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
         """Each operation of ports.ShardOperations is one call to the node that serves the shard."""
@@ -92,7 +93,7 @@ class RemoteShard:
         if outcome is not wire.ALONE and not (is_empty and command.wait_ms > 0):
             done(outcome)
         elif not poll.left:
-            poll.task = self._spawn(self._ask_alone(command, done))
+            poll.task = self._tasks.spawn(self._ask_alone(command, done))
 
     async def _ask_alone(self, command: Receive, done: Done) -> None:
         (outcome,) = await self._ask(wire.POLL, [command], command.wait_ms)
@@ -123,7 +124,7 @@ class RemoteShard:
         if some:
             call = object()
             self._under_way[call] = self._loop.time()
-            self._spawn(self._forward(call, some))
+            self._tasks.spawn(self._forward(call, some))
         if self._gathered:
             wait_s = 0.0 if len(self._under_way) < CALLS_MAX and count == TOGETHER_MAX else PATIENCE_S
             self._scheduled = self._loop.call_later(wait_s, self._begin)
@@ -159,14 +160,8 @@ class RemoteShard:
                 await self._port.give_back(queue, claims)
 
         if claims:
-            self._spawn(give_back())
+            self._tasks.spawn(give_back())
 
     @property
     def _port(self) -> ShardPort:
         return cast(ShardPort, self)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

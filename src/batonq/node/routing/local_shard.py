@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
 from batonq.core.spread import Hint
@@ -17,6 +15,7 @@ from batonq.node.routing.ports import JobView
 from batonq.node.routing.submission import Done, Waiting, tell, told
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
+from batonq.node.tasks import Tasks
 
 
 class LocalShard:
@@ -32,7 +31,7 @@ class LocalShard:
         self._reach = reach
         self._matching = matching
         self._number = keeper.number
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     # --- commands
 
@@ -59,7 +58,7 @@ class LocalShard:
                 self._fail(host, command, done, outcome, problem)
                 return
             if is_late:
-                self._spawn(self._deliver_later(host, command, done, outcome))
+                self._tasks.spawn(self._deliver_later(host, command, done, outcome))
             else:
                 self._hand_over(host, command, done, outcome)
 
@@ -90,11 +89,6 @@ class LocalShard:
         if not command.attempt:
             host.give_back(command.queue, leases.claims())
         tell(done, told(problem))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     # --- other operations
 

@@ -29,6 +29,7 @@ from batonq.node.routing.shard_attempts import Offer, Offering
 from batonq.node.routing.spread_long_poll import Room
 from batonq.node.routing.submission import submitted
 from batonq.node.shard_host.host import ShardHost
+from batonq.node.tasks import Tasks
 
 HINT_S = 0.2  # how long a hint from another node is valid, while messages are known somewhere
 RECENT_WAIT_S = 0.05  # how long to wait for an answer while some hints are known
@@ -75,7 +76,7 @@ class Spreading:
         # Hints of other nodes: (queue, shard) → (when, hint).
         self._known: dict[tuple[int, int], tuple[float, Hint]] = {}
         self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self._rooms: dict[int, Room] = {}
         self._ending = False
         self._named = NamedSends(self)
@@ -360,13 +361,7 @@ class Spreading:
             finally:
                 self._asking.pop(key, None)
 
-        task = self._asking[key] = self._spawn(ask())
-        return task
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._asking[key] = self._tasks.spawn(ask())
         return task
 
     async def _fresh_hints(self, queue: Queue) -> dict[int, Hint]:
@@ -417,7 +412,7 @@ class Spreading:
         except asyncio.CancelledError:  # the client disconnected; calls in progress give their messages back themselves
             for task in tasks:
                 if task.done() and not task.cancelled() and task.exception() is None and not attempt:
-                    self._spawn(self._give_back(queue, task.result()))
+                    self._tasks.spawn(self._give_back(queue, task.result()))
             raise
         found: list[Delivery] = []
         problems: list[BaseException] = []
@@ -444,7 +439,7 @@ class Spreading:
         for count, delivery in enumerate(found):
             size += len(delivery.body)
             if count and size > ANSWER_BYTES_MAX:
-                self._spawn(self._give_back(queue, found[count:]))
+                self._tasks.spawn(self._give_back(queue, found[count:]))
                 return found[:count]
         return found
 
