@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batonq.core.shard.machine import Shard
+from batonq.core.shard.commands.receive import ReceiveCommands
 from batonq.node.shard_host.host import ShardHost
 from sim.loop import Life, current_life
 from sim.patches import Patches
@@ -40,10 +40,10 @@ def receives_that_break_off() -> Patches:
 
 def _breaks_off(life: Life, host: ShardHost, command: Callable[..., Any]) -> bool:
     receive = getattr(command, "__func__", None)
-    if life.poll_breaks and receive is Shard.receive_at and (host.commit._released or host.commit._calls):
+    if life.poll_breaks and receive is ReceiveCommands.receive_at and (host.commit._released or host.commit._calls):
         life.poll_breaks = False
         return True
-    if life.receives_left < 0 or receive is not Shard.receive:
+    if life.receives_left < 0 or receive is not ReceiveCommands.receive:
         return False
     life.receives_left -= 1
     return life.receives_left < 0

@@ -8,10 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from batonq.core.commands import Arrival, Claim, Send, Sent
-from batonq.core.shard.dedup import DedupTable
+from batonq.core.shard.commands.channels import ChannelCommands
+from batonq.core.shard.commands.receipts import ReceiptCommands
+from batonq.core.shard.commands.receive import ReceiveCommands
+from batonq.core.shard.commands.send import SendCommands
 from batonq.core.shard.lifecycle import Standing
-from batonq.core.shard.machine import Shard
-from batonq.core.shard.producers import Producers
+from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.state.dedup_table import DedupTable
+from batonq.core.shard.state.producers import Producers
+from batonq.core.shard.views import Views
 from batonq.core.spread import parse
 from batonq.node.shard_host.group_commit import Committed, GroupCommit
 from sim.disk import SimulatedDisk
@@ -48,34 +53,34 @@ def release_before_commit() -> Patches:
 
 def epoch_not_compared() -> Patches:
     """Any receipt of a message counts as the current one."""
-    standing = Shard.standing
+    standing = ReceiptCommands.standing
 
-    def lenient(self: Shard, number: int, claim: Claim, now: int) -> Standing:
+    def lenient(self: ReceiptCommands, number: int, claim: Claim, now: int) -> Standing:
         if claim.slot < self.columns.used:
             claim = claim._replace(epoch=self.columns.epoch[claim.slot])
         return standing(self, number, claim, now)
 
-    return [(Shard, "standing", lenient)]
+    return [(ReceiptCommands, "standing", lenient)]
 
 
 def cursor_not_advanced() -> Patches:
     """A channel entry that arrives again is accepted again."""
 
-    def arrive(self: Shard, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
-        now = self.begin(now)
+    def arrive(self: ChannelCommands, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
+        now = self.clock.begin(now)
         return [(arrival.number, self._arrive(arrival, now)) for arrival in arrivals]
 
-    return [(Shard, "arrive", arrive)]
+    return [(ChannelCommands, "arrive", arrive)]
 
 
 def delay_ignored() -> Patches:
     """A message is visible at once, whatever its delay."""
-    send = Shard.send
+    send = SendCommands.send
 
-    def at_once(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
+    def at_once(self: SendCommands, commands: Sequence[Send], now: int) -> list[Sent]:
         return send(self, [replace(one, delays_ms=[0] * len(one.bodies)) for one in commands], now)
 
-    return [(Shard, "send", at_once)]
+    return [(SendCommands, "send", at_once)]
 
 
 def keys_forgotten() -> Patches:
@@ -98,32 +103,32 @@ def numbers_forgotten() -> Patches:
 
 def group_not_locked() -> Patches:
     """The newest message of a FIFO group is delivered first."""
-    choose = Shard._choose_fifo
+    choose = ReceiveCommands._choose_fifo
 
-    def newest(self: Shard, queue: Any, wanted: int, now: int) -> list[int]:
+    def newest(self: ReceiveCommands, queue: Any, wanted: int, now: int) -> list[int]:
         chosen = choose(self, queue, wanted, now)
         return chosen[1:] if len(chosen) > 1 else chosen
 
-    return [(Shard, "_choose_fifo", newest)]
+    return [(ReceiveCommands, "_choose_fifo", newest)]
 
 
 def group_moved_early() -> Patches:
     """A FIFO group moves to its new shard although the old shard still has messages of the group."""
 
-    def has_moved(self: Shard, queue: Any, group: int) -> bool:
+    def has_moved(self: Arrivals, queue: Any, group: int) -> bool:
         spread = queue.policy.spread
         return bool(spread) and queue.fifo and parse(spread).of_hash(group) != self.number
 
-    return [(Shard, "has_moved", has_moved)]
+    return [(Arrivals, "has_moved", has_moved)]
 
 
 def numbers_begin_anew() -> Patches:
     """A message's number in its queue is its sequence in the shard, whichever shard that is."""
 
-    def numbers_from(self: Shard, number: int) -> int:
+    def numbers_from(self: Views, number: int) -> int:
         return 0
 
-    return [(Shard, "numbers_from", numbers_from)]
+    return [(Views, "numbers_from", numbers_from)]
 
 
 BUGS: dict[str, Callable[[], Patches]] = {

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from batonq.core.shard.send_commands import ONCE_WINDOW_MIN_MS, REQUEST_WINDOW_MS
+from batonq.core.shard.commands.remembered_requests import ONCE_WINDOW_MIN_MS, REQUEST_WINDOW_MS
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 from batonq.node.cluster import node_server as answering

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from batonq.core.payload import decode
-from batonq.core.records import ArrivedFlag, Reason, Type
-from batonq.core.shard.state import FOREVER_MS, arrived_prefix
+from batonq.core.records import FOREVER_MS, ArrivedFlag, Reason, Type, arrived_prefix
 from batonq.log.frames import Frame
 from sim.bodies import number_of
 

@@ -15,8 +15,10 @@ from typing import Any, Self, TypeVar
 
 from batonq.core import open_frame as openframe
 from batonq.core.limits import ShardLimits
-from batonq.core.shard import job_book as jobbook
-from batonq.core.shard import jobs, timers, transfer
+from batonq.core.shard import clock
+from batonq.core.shard.commands import jobs
+from batonq.core.shard.moves import returns
+from batonq.core.shard.state import job_book as jobbook
 from batonq.node import broker
 from batonq.node.cluster import node_server as answering
 from batonq.node.cluster import peers
@@ -79,7 +81,7 @@ NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "CHECKS_MAX": ((long_polls,), (6, 12)),
     "TURN_MAX": ((long_polls,), (1, 2)),
     "BATCH_MAX": ((long_polls,), (1, 2)),
-    "STEP_BYTES_MAX": ((timers, jobs), (256, 1 * KIB)),
+    "STEP_BYTES_MAX": ((clock, jobs), (256, 1 * KIB)),
 }
 CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     **NODE_CONSTANTS,
@@ -250,7 +252,7 @@ class TinyLimits:
             if name in self.values
             for place in places
         ]
-        islices = [(place, "islice", counted_islice) for place in (transfer, long_polls)]
+        islices = [(place, "islice", counted_islice) for place in (returns, long_polls)]
         return [*constants, *islices] if self.values else []
 
 

@@ -9,10 +9,13 @@ from collections.abc import Callable, Sequence
 
 from batonq.core.commands import Arrival, Leases, Receive
 from batonq.core.records import Reason
-from batonq.core.shard.channel_end import Incoming
-from batonq.core.shard.dedup import DedupTable
-from batonq.core.shard.machine import Shard
-from batonq.core.shard.send_commands import _DUPLICATE, SendCommands
+from batonq.core.shard.commands.channels import ChannelCommands
+from batonq.core.shard.commands.queues import QueueCommands
+from batonq.core.shard.commands.remembered_requests import _DUPLICATE, RememberedRequests
+from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.state.channel_end import Incoming
+from batonq.core.shard.state.dedup_table import DedupTable
+from batonq.core.shard.state.messages import Messages
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.routing.multi_queue_receive import Watch
 from batonq.node.shard_host.group_commit import GroupCommit
@@ -80,9 +83,9 @@ def refusals_forgotten() -> Patches:
     as accepted.
     """
     refused: dict[tuple[int, int, int], int] = {}  # shard, source, number → verdict
-    on_entry = Shard._on_entry
+    on_entry = Arrivals.on_entry
 
-    def remember(self: Shard, source_shard: int, number: int, verdict: int) -> None:
+    def remember(self: Arrivals, source_shard: int, number: int, verdict: int) -> None:
         on_entry(self, source_shard, number, verdict)
         if verdict != Reason.ACCEPTED:
             refused[self.number, source_shard, number] = verdict
@@ -90,13 +93,17 @@ def refusals_forgotten() -> Patches:
             for key in mine[:-REFUSALS_KEPT]:
                 del refused[key]
 
-    def past_verdict(self: Shard, arrival: Arrival) -> int:
+    def past_verdict(self: ChannelCommands, arrival: Arrival) -> int:
         return refused.get((self.number, arrival.source_shard, arrival.number), Reason.ACCEPTED)
 
     def verdict(self: Incoming, number: int, kept_max: int = 0) -> int:
         return Reason.ACCEPTED
 
-    return [(Shard, "_on_entry", remember), (Shard, "_past_verdict", past_verdict), (Incoming, "verdict", verdict)]
+    return [
+        (Arrivals, "on_entry", remember),
+        (ChannelCommands, "_past_verdict", past_verdict),
+        (Incoming, "verdict", verdict),
+    ]
 
 
 def waiters_overflow_frame() -> Patches:
@@ -160,40 +167,40 @@ def woken_queue_forgotten() -> Patches:
 
 def duplicates_not_remembered() -> Patches:
     """A request with an Idempotency-Key does not remember messages that were duplicates."""
-    remember = SendCommands._remember_once
+    remember = RememberedRequests._remember_once
 
     def remember_new(
-        self: SendCommands, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
+        self: RememberedRequests, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
     ) -> None:
         if len(keys) > 1 or count != _DUPLICATE:
             remember(self, number, keys, sequence, count, now, window_ms)
 
-    return [(SendCommands, "_remember_once", remember_new)]
+    return [(RememberedRequests, "_remember_once", remember_new)]
 
 
 def purge_of_nothing_is_of_all() -> Patches:
     """A purge that began when a shard had no message yet removes all messages that arrive before it ends."""
-    purge = Shard.purge
+    purge = QueueCommands.purge
 
-    def purge_all(self: Shard, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
+    def purge_all(self: QueueCommands, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
         return purge(self, number, now, through or None)
 
-    return [(Shard, "purge", purge_all)]
+    return [(QueueCommands, "purge", purge_all)]
 
 
 def deleted_queues_leak() -> Patches:
     """The numbers of deleted queues stay in the set of queues that may have messages."""
 
-    def forget(self: Shard, number: int) -> None:
+    def forget(self: Messages, number: int) -> None:
         del self.queues[number]
 
-    def filled_queues(self: Shard) -> list[int]:
+    def filled_queues(self: Messages) -> list[int]:
         queues = self.queues
         empty = [number for number in self.filled if number not in queues or not queues[number].visible]
         self.filled.difference_update(empty)
         return list(self.filled)
 
-    return [(Shard, "_forget_queue", forget), (Shard, "filled_queues", filled_queues)]
+    return [(Messages, "_forget_queue", forget), (Messages, "filled_queues", filled_queues)]
 
 
 MENDED_BUGS: dict[str, Callable[[], Patches]] = {

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from batonq.core.commands import Accepted, Command, Send, Sent
-from batonq.core.shard.machine import Shard
+from batonq.core.shard.commands.send import SendCommands
 from batonq.errors import BatonError
 from batonq.node import broker
 from batonq.node.catalog.queue_control import Queue
@@ -22,9 +22,9 @@ from sim.patches import Patches
 
 def outcomes_permuted() -> Patches:
     """Requests that are executed together get each other's outcomes."""
-    send = Shard.send
+    send = SendCommands.send
 
-    def permuted(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
+    def permuted(self: SendCommands, commands: Sequence[Send], now: int) -> list[Sent]:
         outcomes = send(self, commands, now)
         alike = [at for at, command in enumerate(commands) if len(command.bodies) == len(commands[0].bodies)]
         told = [outcomes[at] for at in [*alike[1:], *alike[:1]]]
@@ -32,7 +32,7 @@ def outcomes_permuted() -> Patches:
             outcomes[at] = outcome
         return outcomes
 
-    return [(Shard, "send", permuted)]
+    return [(SendCommands, "send", permuted)]
 
 
 def group_left_half_done() -> Patches:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from batonq.core.ids import parse_message_id
-from batonq.core.shard.send_commands import REQUEST_WINDOW_MS
+from batonq.core.shard.commands.remembered_requests import REQUEST_WINDOW_MS
 from batonq.core.spread import NUMBER_BITS, Spread
 from sim.history import OK, Answer, Delivered, History, Holding, Outgoing, Receiving, Sending
 from sim.ledger import Copy, Ledger

@@ -17,7 +17,6 @@ import pytest
 
 from batonq.api.http.connection import Connection
 from batonq.core.commands import Leases
-from batonq.core.shard.machine import Shard
 from batonq.errors import QueueDoesNotExist
 from tests.api.support import json_request, wait_until
 from tests.support.server import ACCOUNT, TestServer
@@ -179,20 +178,33 @@ def _receipt(message: dict[str, str]) -> dict[str, str]:
     return {"Id": message["MessageId"], "ReceiptHandle": message["ReceiptHandle"]}
 
 
+def wrap(
+    server: TestServer,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    call: Callable[[Callable[..., Any], Any, Any], Any],
+) -> None:
+    """Replace a command of every shard: `call` is given the real one, the requests and the rest."""
+    for keeper in server.node.shards:
+        shard = keeper.host().shard
+        real = getattr(shard, name)
+        monkeypatch.setattr(shard, name, lambda commands, *given, real=real: call(real, commands, given))
+
+
 @pytest.fixture
-def groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+def groups(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """What the shard is asked: the command's name, and how many requests it is for."""
     asked: list[tuple[str, int]] = []
 
-    def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(self: Shard, commands: Any, *given: Any) -> Any:
+    def noted(name: str) -> Callable[[Callable[..., Any], Any, Any], Any]:
+        def call(real: Callable[..., Any], commands: Any, given: Any) -> Any:
             asked.append((name, len(commands)))
-            return real(self, commands, *given)
+            return real(commands, *given)
 
         return call
 
     for name in ("send", "receive", "delete"):
-        monkeypatch.setattr(Shard, name, noted(name, getattr(Shard, name)))
+        wrap(server, monkeypatch, name, noted(name))
     return asked
 
 
@@ -516,15 +528,14 @@ def test_whoever_leaves_while_its_lease_is_written_takes_no_message_along(
     }[protocol]
     leased: list[int] = []
     turn = Turn(server, [])
-    real = Shard.receive
 
-    def receive(self: Shard, commands: Any, *given: Any) -> Any:
-        outcomes = real(self, commands, *given)
+    def receive(real: Callable[..., Any], commands: Any, given: Any) -> Any:
+        outcomes = real(commands, *given)
         leased.extend(len(outcome) for outcome in outcomes if isinstance(outcome, Leases))
         turn.leave(0)
         return outcomes
 
-    monkeypatch.setattr(Shard, "receive", receive)
+    wrap(server, monkeypatch, "receive", receive)
     turn.wires = [Wire(60_000)]
     server.run(lambda: turn._arrive([request], ()))
     wait_until(lambda: leased == [6])
@@ -594,23 +605,22 @@ def test_sends_of_clients_that_leave_are_kept(server: TestServer, url: str) -> N
 # --- errors in the middle ---------------------------------------------------------------------
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, name: str, queue: int, problem: Exception) -> None:
+def failing(server: TestServer, monkeypatch: pytest.MonkeyPatch, name: str, queue: int, problem: Exception) -> None:
     """The shard cannot execute what is for this queue."""
-    real: Callable[..., Any] = getattr(Shard, name)
 
-    def call(self: Shard, commands: Any, *given: Any) -> Any:
+    def call(real: Callable[..., Any], commands: Any, given: Any) -> Any:
         if commands[0].queue == queue:
             raise problem
-        return real(self, commands, *given)
+        return real(commands, *given)
 
-    monkeypatch.setattr(Shard, name, call)
+    wrap(server, monkeypatch, name, call)
 
 
 def test_a_queue_that_goes_in_the_same_turn(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     gone, other = create(server), create(server)
     number = server.broker.queue(ACCOUNT, gone.rpartition("/")[2]).number
     for name in ("send", "receive", "delete"):
-        failing(monkeypatch, name, number, QueueDoesNotExist())
+        failing(server, monkeypatch, name, number, QueueDoesNotExist())
     Turn(server, sends(other, 1)).answers()
     ((_, body),) = Turn(server, receives(other, 1)).answers()
     receipt = body["Messages"][0]["ReceiptHandle"]
@@ -637,7 +647,7 @@ def test_a_shard_that_breaks_off_answers_everybody(
     with TestServer(str(tmp_path_factory.mktemp("breaking"))) as server:
         broken, other = create(server), create(server)
         number = server.broker.queue(ACCOUNT, broken.rpartition("/")[2]).number
-        failing(monkeypatch, "send", number, RuntimeError("planted"))
+        failing(server, monkeypatch, "send", number, RuntimeError("planted"))
         requests = [*sends(other, 2, 1), *sends(broken, 3, 1), *sends(other, 2, 1), rest(broken, "", body=1)]
         answers = Turn(server, requests).answers()
         assert [status for status, _ in answers[2:5]] == [503] * 3 and answers[7][0] == 503

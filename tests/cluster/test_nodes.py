@@ -472,7 +472,7 @@ def test_a_node_whose_catalog_is_behind_closes_no_queue(tmp_path: Path) -> None:
         log.follow(behind.catalog.follower._folded, behind.catalog.follower._problem)
         await behind.catalog.refresh()
         assert await bodies(behind, known(behind, "new")) == ["kept", "too"]
-        assert not behind.broker._ahead and queue.number not in keeper(behind, 0).host().shard.closing
+        assert not behind.broker._ahead and queue.number not in keeper(behind, 0).host().shard.closing()
 
     run_nodes(tmp_path, main, "a", "b", shards=1)
 

@@ -159,7 +159,7 @@ class Rig:
         ]
         for slot in shard.to_carry(boundary, named):
             extent = columns.extent[slot]
-            overlays = [self.row(position).variable for position in shard.overlays.get(slot, ())]
+            overlays = [self.row(position).variable for position in shard.messages.overlays.get(slot, ())]
             shard.carry(slot, self._payload_bytes(columns.position[slot], extent), overlays, self.now)
         self.commit()
         shard.write_base(boundary, self.now)
@@ -212,8 +212,8 @@ class Rig:
             group=payload.group,
             fifo=queue.fifo,
             origin=0 if redriven else queue.number | self.number << 32,
-            redriven=self.shard.redriver(queue.number) if redriven else self.shard.redriven.get(entry.slot, 0),
-            maximum=self.shard.maxima.get(entry.slot, 0) or self.shard.kept_maxima.get(entry.slot, 0),
+            redriven=self.shard.redriver(queue.number) if redriven else self.shard.messages.redriven.get(entry.slot, 0),
+            maximum=self.shard.messages.maxima.get(entry.slot, 0) or self.shard.messages.kept_maxima.get(entry.slot, 0),
         )
 
 
@@ -244,7 +244,7 @@ class Bench(Rig):
 
     def limit(self, **limits: int) -> None:
         """Give the shard smaller limits."""
-        self.shard.limits = replace(self.shard.limits, **limits)
+        self.shard.journal.limits = replace(self.shard.journal.limits, **limits)
 
     def later(self, ms: int) -> int:
         self.now += ms

@@ -121,11 +121,11 @@ class Shown:
         return State(view.state) if view is not None else None
 
     def remembers_attempt(self, queue: int, attempt: str) -> bool:
-        return (queue, attempt) in self.rig.shard.attempts
+        return (queue, attempt) in self.rig.shard.attempts.by_key
 
     def entry_number(self, sequence: int) -> int:
         shard = self.rig.shard
-        for slot, (_, number, _, _) in shard.owed_to.items():
+        for slot, (_, number, _, _) in shard.transfers.owed_to.items():
             if shard.columns.sequence[slot] == sequence:
                 return number
         return 0
@@ -184,8 +184,8 @@ class Machine(RuleBasedStateMachine):
         for rig in self.rigs.values():
             rig.now += later_ms
         rig, model = self.rigs[number], self.models[number]
-        rig.shard.producer_idle_ms = PRODUCER_IDLE_MS
-        rig.shard.limits = self.limits
+        rig.shard.numbered.idle_ms = PRODUCER_IDLE_MS
+        rig.shard.journal.limits = self.limits
         self.try_refused(rig)
         reply: Any
         try:
@@ -207,7 +207,7 @@ class Machine(RuleBasedStateMachine):
         """Refused transfers that are due are tried again before anything is asked, in as many steps as that takes."""
         for _ in range(STEPS_MAX):
             rig.shard.advance(self.now)
-            if not rig.shard.doomed_due:
+            if not rig.shard.timers.doomed_due:
                 return
         raise AssertionError("refused transfers are tried again without an end")
 
@@ -219,7 +219,7 @@ class Machine(RuleBasedStateMachine):
 
     def advance(self, number: int) -> None:
         rig = self.rigs[number]
-        rig.shard.limits = self.limits
+        rig.shard.journal.limits = self.limits
         self.try_refused(rig)
         self.look(number)
         self.models[number].advance(rig.now)
@@ -301,7 +301,7 @@ class Machine(RuleBasedStateMachine):
 
         def command(shard: Any) -> Any:
             nonlocal forgotten
-            forgotten = shard.requests.get(hashed, self.now // 1000) is None
+            forgotten = shard.requests.table.get(hashed, self.now // 1000) is None
             return ask.send(shard, queue, sends, self.now, hashed)
 
         self.do(
@@ -568,9 +568,9 @@ class Machine(RuleBasedStateMachine):
         examined = 0
         for view in looked_at:
             examined += view.sequence > job.seen
-            if len(chosen) < most and (pick >> view.sequence % 8 & 1 or view.slot in rig.shard.edited):
+            if len(chosen) < most and (pick >> view.sequence % 8 & 1 or view.slot in rig.shard.messages.edited):
                 payload = None
-                if pick >> 8 & 1 and view.slot not in rig.shard.edited:
+                if pick >> 8 & 1 and view.slot not in rig.shard.messages.edited:
                     payload = encode_payload(rig.payload(view)._replace(body=b"edited"))
                 chosen.append(Chosen(view.slot, view.sequence, payload, examined))
         through = looked_at[-1].sequence if len(looked_at) < len(views) else job.through_sequence

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.commands import Lease, Leases, Receive
-from batonq.core.shard.receive_commands import ATTEMPT_WINDOW_MS
+from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
 from tests.core.rig import Bench, claim
 from tests.support import ask
 
@@ -107,7 +107,7 @@ def test_receives_by_one_attempt_that_came_together_and_whose_leases_end_at_once
         bench.send(1, group, group=group)
     first, second = bench.shard.receive([Receive(1, count, 0, "h", "A") for count in (1, 2)], bench.now)
     assert isinstance(first, Leases) and isinstance(second, Leases)
-    assert bench.shard.attempts[1, "A"].leases == tuple(second.claims())
+    assert bench.shard.attempts.by_key[1, "A"].leases == tuple(second.claims())
     bench.check()  # whoever takes over knows the same
 
 
@@ -124,7 +124,7 @@ def test_a_standard_queue_knows_no_attempts(bench: Bench) -> None:
     bench.send(2, "a", "b")
     assert bench.bodies(bench.receive(2, 1, attempt="A")) == ["a"]
     assert bench.bodies(bench.receive(2, 1, attempt="A")) == ["b"]
-    assert bench.shard.attempts == {}
+    assert bench.shard.attempts.by_key == {}
 
 
 def test_no_more_attempts_are_remembered_than_the_limit(bench: Bench) -> None:
@@ -132,12 +132,12 @@ def test_no_more_attempts_are_remembered_than_the_limit(bench: Bench) -> None:
     for group in "abc":
         bench.send(1, group, group=group)
         assert len(bench.receive(1, visibility_ms=HOUR_MS, attempt=group)) == 1
-    assert len(bench.shard.attempts) == 2
+    assert len(bench.shard.attempts.by_key) == 2
     bench.check()
     bench.later(ATTEMPT_WINDOW_MS)
     bench.send(1, "d", group="d")
     bench.receive(1, visibility_ms=HOUR_MS, attempt="d")
-    assert list(bench.shard.attempts) == [(1, "d")]
+    assert list(bench.shard.attempts.by_key) == [(1, "d")]
 
 
 def test_a_restart_keeps_attempts(bench: Bench) -> None:

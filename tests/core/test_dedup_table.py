@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.ids import key_hash
-from batonq.core.shard.dedup import FOREVER_S, DedupTable
+from batonq.core.shard.state.dedup_table import FOREVER_S, DedupTable
 
 steps = st.lists(
     st.one_of(

@@ -9,9 +9,9 @@ import pytest
 
 from batonq.core.commands import Accepted, Once, Send, Sent
 from batonq.core.ids import AWAY, key_hash, request_hash
-from batonq.core.shard.receive_commands import ATTEMPT_WINDOW_MS
-from batonq.core.shard.send_commands import REQUEST_WINDOW_MS
-from batonq.core.shard.state import PRODUCER_IDLE_MS
+from batonq.core.shard.commands.numbered_sends import PRODUCER_IDLE_MS
+from batonq.core.shard.commands.remembered_requests import REQUEST_WINDOW_MS
+from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
 from batonq.errors import OverLimit
 from tests.core.rig import Bench, make_send
 from tests.support import ask
@@ -156,7 +156,7 @@ def test_plain_batches_of_sdks_are_bounded_alike(bench: Bench) -> None:
         assert sequences(again) == first[1]
     bench.check()
     assert bench.shard.counters(1).sent == 30
-    assert len(bench.shard.requests) == 3
+    assert len(bench.shard.requests.table) == 3
 
 
 def test_a_request_that_was_taken_in_part_is_known_whole_or_not_at_all(bench: Bench) -> None:
@@ -213,12 +213,12 @@ def test_work_is_bounded_when_everything_in_a_table_has_expired(bench: Bench) ->
     for number in range(3_000):
         keyed(bench, str(number))
     bench.later(YEAR_MS)
-    before = len(bench.shard.dedup)
+    before = len(bench.shard.dedup.table)
     keyed(bench, "new")
-    assert before - 10 < len(bench.shard.dedup) <= before
+    assert before - 10 < len(bench.shard.dedup.table) <= before
     for number in range(3_000):
         keyed(bench, f"new {number}")
-    assert len(bench.shard.dedup) <= 3_002
+    assert len(bench.shard.dedup.table) <= 3_002
 
 
 def test_requests_before_and_after_a_restart_have_their_shares(bench: Bench) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.ids import key_hash
-from batonq.core.shard import hash_index as hashindex
-from batonq.core.shard.hash_index import EMPTY, HashIndex
+from batonq.core.shard.state import hash_index as hashindex
+from batonq.core.shard.state.hash_index import EMPTY, HashIndex
 
 # Few bits in the low half make long probe chains, which is where removal can go wrong.
 keys = st.one_of(st.integers(1, 12), st.integers(1, 5).map(lambda high: high << 32 | 7), st.integers(1, (1 << 64) - 1))

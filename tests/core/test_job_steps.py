@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batonq.core.commands import Job
-from batonq.core.shard import job_book as jobbook
+from batonq.core.shard.state import job_book as jobbook
 from tests.core.rig import Bench
 
 QUEUE = 1

@@ -30,7 +30,7 @@ def arrows(number: int, frames: dict[int, SealedFrame]) -> Iterator[Arrow]:
     shard = Shard(number)
     for frame in (frames[key] for key in sorted(frames)):
         for index, row in enumerate(frame.rows()):
-            shard.advance_delays(row.time)
+            shard.messages.end_delays(row.time)
             before = states(shard)
             words: array[int] = frame.words[index * 8 : index * 8 + 8]
             shard.apply_frame(frame.number, words, frame.variable)

@@ -309,7 +309,7 @@ def test_lines_are_given_back(bench: Bench) -> None:
         for queue in (1, 2):
             bench.send(queue, "m", group=f"g{number}")
             bench.delete(queue, *bench.receive(queue))
-    lines = bench.shard.lines
+    lines = bench.shard.messages.lines
     assert len(lines.key) <= 4
     assert len(lines.free) == len(lines.key)
     assert bench.shard.queues[1].ready.lanes == bench.shard.queues[2].ready.lanes == {}
@@ -320,4 +320,4 @@ def test_no_tenant_is_remembered_for_messages_that_are_gone(bench: Bench) -> Non
     bench.receive(1)
     assert [view.state for view in bench.messages(1)] == [State.IN_FLIGHT]
     bench.shard.purge(1, bench.now)
-    assert bench.shard.loose_groups == bench.shard.queues[1].ready.in_flight == {}
+    assert bench.shard.messages.loose_groups == bench.shard.queues[1].ready.in_flight == {}

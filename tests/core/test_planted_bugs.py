@@ -13,18 +13,28 @@ from typing import Any
 
 import pytest
 
+from batonq.core import records
 from batonq.core.commands import Accepted, Delete, Leases, Receive, Send, Sent
 from batonq.core.payload import bare_parts
-from batonq.core.shard import columnar_apply as runs
-from batonq.core.shard import columnar_replay as folding
-from batonq.core.shard import receive_commands as receiving
-from batonq.core.shard import replay, state
-from batonq.core.shard import send_commands as sending
-from batonq.core.shard.columns import Columns
-from batonq.core.shard.dedup import DedupTable, Known
-from batonq.core.shard.machine import Shard
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.ready_order import Ready
+from batonq.core.shard.commands import new_messages as sending
+from batonq.core.shard.commands import receive as receiving
+from batonq.core.shard.commands.new_messages import NewMessages
+from batonq.core.shard.commands.receipts import ReceiptCommands
+from batonq.core.shard.commands.receive import ReceiveCommands
+from batonq.core.shard.commands.remembered_requests import RememberedRequests
+from batonq.core.shard.commands.send import SendCommands
+from batonq.core.shard.effects import message_runs as runs
+from batonq.core.shard.effects.message_runs import MessageRuns
+from batonq.core.shard.recovery import columnar_replay as folding
+from batonq.core.shard.recovery import replay
+from batonq.core.shard.recovery.columnar_replay import ColumnarReplay
+from batonq.core.shard.state.columns import Columns
+from batonq.core.shard.state.dedup_table import DedupTable, Known
+from batonq.core.shard.state.deduplication import Deduplication
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.shard.state.ready_order import Ready
+from batonq.core.shard.state.timers import Timers
 from batonq.errors import BatonError
 from sim.patches import Patches, patched
 from tests.core import test_runs
@@ -37,39 +47,39 @@ SEEDS_MAX = 150
 
 def outcomes_of_sends_permuted() -> Patches:
     """Of requests that were sent together, each is told what another one came to."""
-    send = Shard.send
+    send = SendCommands.send
 
-    def permuted(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
+    def permuted(self: SendCommands, commands: Sequence[Send], now: int) -> list[Sent]:
         outcomes = send(self, commands, now)
         return [*outcomes[1:], *outcomes[:1]]
 
-    return [(Shard, "send", permuted)]
+    return [(SendCommands, "send", permuted)]
 
 
 def leases_to_the_wrong_request() -> Patches:
-    receive = Shard.receive
+    receive = ReceiveCommands.receive
 
-    def permuted(self: Shard, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
+    def permuted(self: ReceiveCommands, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         outcomes = receive(self, commands, now)
         return [*outcomes[1:], *outcomes[:1]]
 
-    return [(Shard, "receive", permuted)]
+    return [(ReceiveCommands, "receive", permuted)]
 
 
 def results_of_deletes_permuted() -> Patches:
-    delete = Shard.delete
+    delete = ReceiptCommands.delete
 
-    def permuted(self: Shard, commands: Sequence[Delete], now: int) -> list[list[BatonError | None]]:
+    def permuted(self: ReceiptCommands, commands: Sequence[Delete], now: int) -> list[list[BatonError | None]]:
         return delete(self, commands, now)[::-1]
 
-    return [(Shard, "delete", permuted)]
+    return [(ReceiptCommands, "delete", permuted)]
 
 
 def repeated_request_of_a_turn_executed_twice() -> Patches:
     """A request that comes again in the same turn is not known by its name."""
-    send, others = Shard.send, count(1_000)
+    send, others = SendCommands.send, count(1_000)
 
-    def by_other_names(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
+    def by_other_names(self: SendCommands, commands: Sequence[Send], now: int) -> list[Sent]:
         names: set[int] = set()
         named: list[Send] = []
         for command in commands:
@@ -77,51 +87,51 @@ def repeated_request_of_a_turn_executed_twice() -> Patches:
             names |= {command.request} - {0}
         return send(self, named, now)
 
-    return [(Shard, "send", by_other_names)]
+    return [(SendCommands, "send", by_other_names)]
 
 
 def known_request_executed_again() -> Patches:
     """Requests that arrive together are not looked up."""
 
-    def is_new(self: Shard, queue: QueueState, request: int, now: int) -> bool:
+    def is_new(self: RememberedRequests, queue: QueueState, request: int, now: int) -> bool:
         return True
 
-    return [(Shard, "_is_new", is_new)]
+    return [(RememberedRequests, "is_new", is_new)]
 
 
 def requests_remembered_as_the_first() -> Patches:
     """Each request of a run is remembered with the first message of the run."""
-    send_run, remember = Shard._send_run, Shard._remember
+    send_run, remember = SendCommands._send_run, RememberedRequests.remember
 
-    def remember_first(self: Shard, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
-        first = self.next_sequence
+    def remember_first(self: SendCommands, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
+        first = self.messages.journal.next_sequence
 
-        def as_first(self: Shard, number: int, key: int, sequence: int, count: int, now: int) -> None:
+        def as_first(self: RememberedRequests, number: int, key: int, sequence: int, count: int, now: int) -> None:
             remember(self, number, key, first, count, now)
 
-        with patched([(Shard, "_remember", as_first)]):
+        with patched([(RememberedRequests, "remember", as_first)]):
             return send_run(self, queue, commands, now)
 
-    return [(Shard, "_send_run", remember_first)]
+    return [(SendCommands, "_send_run", remember_first)]
 
 
 def request_of_a_run_not_remembered() -> Patches:
     """Only the first request of a run is remembered."""
-    send_run = Shard._send_run
+    send_run = SendCommands._send_run
 
-    def remember_one(self: Shard, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
+    def remember_one(self: SendCommands, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
         nameless = [replace(command, request=0) for command in commands[1:]]
         return send_run(self, queue, [*commands[:1], *nameless], now)
 
-    return [(Shard, "_send_run", remember_one)]
+    return [(SendCommands, "_send_run", remember_one)]
 
 
 def holder_of_the_second_request_lost() -> Patches:
     """What was leased together is held by the first who asked."""
-    lease = Shard._on_first_leases
+    lease = MessageRuns.on_first_leases
 
     def to_the_first(
-        self: Shard,
+        self: MessageRuns,
         queue: QueueState,
         slots: Sequence[int],
         time: int,
@@ -131,21 +141,21 @@ def holder_of_the_second_request_lost() -> Patches:
     ) -> None:
         lease(self, queue, slots, time, deadline, position, [(holders[0][0], len(slots))])
 
-    return [(Shard, "_on_first_leases", to_the_first)]
+    return [(MessageRuns, "on_first_leases", to_the_first)]
 
 
 def notes_of_the_second_holder_lost() -> Patches:
     """The records of leases made together name the first who asked."""
-    encode = state.encode_notes
+    encode = records.encode_notes
     return [(receiving, "encode_notes", lambda holder, attempt: encode("h0", attempt))]
 
 
 def in_flight_limit_ignored_by_groups() -> Patches:
     """Requests that arrive together may have more messages than the queue lets be in flight."""
-    receive = Shard.receive
+    receive = ReceiveCommands.receive
 
-    def unlimited(self: Shard, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
-        queue = self.queues[commands[0].queue]
+    def unlimited(self: ReceiveCommands, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
+        queue = self.messages.queues[commands[0].queue]
         policy = queue.policy
         if len(commands) > 1:
             queue.policy = replace(policy, in_flight_max=1 << 20)
@@ -154,20 +164,20 @@ def in_flight_limit_ignored_by_groups() -> Patches:
         finally:
             queue.policy = policy
 
-    return [(Shard, "receive", unlimited)]
+    return [(ReceiveCommands, "receive", unlimited)]
 
 
 def full_queue_answers_nothing() -> Patches:
     """Whoever finds too many messages in flight is told that there are none."""
-    receive = Shard.receive
+    receive = ReceiveCommands.receive
 
-    def silent(self: Shard, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
+    def silent(self: ReceiveCommands, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         outcomes = receive(self, commands, now)
         if len(commands) == 1:
             return outcomes
         return [Leases(now, now) if isinstance(outcome, BatonError) else outcome for outcome in outcomes]
 
-    return [(Shard, "receive", silent)]
+    return [(ReceiveCommands, "receive", silent)]
 
 
 # --- columns of sends -----------------------------------------------------------------------------
@@ -185,51 +195,51 @@ def digests_shifted() -> Patches:
 
 def column_lost(**columns: Any) -> Patches:
     """Rows are written as if nobody had used these columns."""
-    write = Shard._write_rows
+    write = NewMessages._write_rows
 
-    def without(self: Shard, queue: QueueState, command: Send, *others: Any) -> None:
+    def without(self: NewMessages, queue: QueueState, command: Send, *others: Any) -> None:
         write(self, queue, replace(command, **columns), *others)
 
-    return [(Shard, "_write_rows", without)]
+    return [(NewMessages, "_write_rows", without)]
 
 
 def time_to_live_of_the_first() -> Patches:
     """All messages of a request live as long as the first of them."""
-    write = Shard._write_rows
+    write = NewMessages._write_rows
 
-    def of_the_first(self: Shard, queue: QueueState, command: Send, *others: Any) -> None:
+    def of_the_first(self: NewMessages, queue: QueueState, command: Send, *others: Any) -> None:
         ttls = [command.ttls_ms[0]] * len(command.bodies) if command.ttls_ms else ()
         write(self, queue, replace(command, ttls_ms=ttls), *others)
 
-    return [(Shard, "_write_rows", of_the_first)]
+    return [(NewMessages, "_write_rows", of_the_first)]
 
 
 def expiry_timer_of_the_first() -> Patches:
     """The timer of a run is that of its first message."""
-    arm = Shard._arm_range
+    arm = Timers.arm_run
 
-    def arm_first(self: Shard, slots: range, expires: array[int]) -> None:
+    def arm_first(self: Timers, slots: range, expires: array[int]) -> None:
         arm(self, slots, array("I", expires[:1]) * len(expires))
 
-    return [(Shard, "_arm_range", arm_first)]
+    return [(Timers, "arm_run", arm_first)]
 
 
 def dedup_key_of_later_rows_lost() -> Patches:
     """Only the first message of a request is known by its deduplication id."""
-    key = Shard._dedup_key
+    key = Deduplication.key_of
 
-    def of_the_first(self: Shard, queue: QueueState, command: Send, at: int) -> int:
+    def of_the_first(self: Deduplication, queue: QueueState, command: Send, at: int) -> int:
         return 0 if at else key(self, queue, command, at)
 
-    return [(Shard, "_dedup_key", of_the_first)]
+    return [(Deduplication, "key_of", of_the_first)]
 
 
 def sequences_skip_refused_rows() -> Patches:
     """A message behind a refused one is told the sequence of its place in the request."""
-    send_rows = Shard._send_rows
+    send_rows = NewMessages.send_rows
 
-    def by_place(self: Shard, queue: QueueState, command: Send, now: int) -> Sent:
-        first = self.next_sequence
+    def by_place(self: NewMessages, queue: QueueState, command: Send, now: int) -> Sent:
+        first = self.journal.next_sequence
         sent = send_rows(self, queue, command, now)
         each = [
             result._replace(sequence=first + at) if isinstance(result, Accepted) and not result.duplicate else result
@@ -237,7 +247,7 @@ def sequences_skip_refused_rows() -> Patches:
         ]
         return Sent(self.number, 0, len(each), each)
 
-    return [(Shard, "_send_rows", by_place)]
+    return [(NewMessages, "send_rows", by_place)]
 
 
 def slots_of_refused_rows_kept() -> Patches:
@@ -252,44 +262,46 @@ def slots_of_refused_rows_kept() -> Patches:
 
 
 def duplicates_of_a_batch_not_counted() -> Patches:
-    deduplicated = Shard._deduplicated
+    deduplicated = NewMessages._deduplicated
 
-    def uncounted(self: Shard, queue: QueueState, known: Known, *others: Any) -> Accepted | BatonError:
+    def uncounted(self: NewMessages, queue: QueueState, known: Known, *others: Any) -> Accepted | BatonError:
         before = queue.duplicates
         result = deduplicated(self, queue, known, *others)
         queue.duplicates = before
         return result
 
-    return [(Shard, "_deduplicated", uncounted)]
+    return [(NewMessages, "_deduplicated", uncounted)]
 
 
 def other_content_is_a_duplicate() -> Patches:
     """A strict message that reuses a deduplication id with another body is taken for a duplicate."""
-    deduplicated = Shard._deduplicated
+    deduplicated = NewMessages._deduplicated
 
-    def lenient(self: Shard, queue: QueueState, known: Known, command: Send, *others: Any) -> Accepted | BatonError:
+    def lenient(
+        self: NewMessages, queue: QueueState, known: Known, command: Send, *others: Any
+    ) -> Accepted | BatonError:
         return deduplicated(self, queue, known, replace(command, strict=()), *others)
 
-    return [(Shard, "_deduplicated", lenient)]
+    return [(NewMessages, "_deduplicated", lenient)]
 
 
 def bytes_of_a_run_not_counted() -> Patches:
-    count_sends = Shard._count_sends
+    count_sends = MessageRuns.count_sends
 
-    def weightless(self: Shard, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
+    def weightless(self: MessageRuns, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
         count_sends(self, queue, count, 0, next_sequence)
 
-    return [(Shard, "_count_sends", weightless)]
+    return [(MessageRuns, "count_sends", weightless)]
 
 
 def limits_of_a_queue_seen_once() -> Patches:
     """What a request brings does not count when the queue's limit is looked at for its next message."""
-    full = Shard._full
+    full = QueueState.full
 
-    def forgetful(self: Shard, queue: QueueState, size: int, more: int = 0, more_bytes: int = 0) -> Any:
-        return full(self, queue, size)
+    def forgetful(self: QueueState, size: int, more: int = 0, more_bytes: int = 0) -> str:
+        return full(self, size)
 
-    return [(Shard, "_full", forgetful)]
+    return [(QueueState, "full", forgetful)]
 
 
 # --- leases and acknowledgements ------------------------------------------------------------------
@@ -309,10 +321,10 @@ def front_out_of_order() -> Patches:
 def expired_messages_leased() -> Patches:
     """Messages whose time is over are leased with the others of the front."""
 
-    def none(self: Shard, slots: Sequence[int], now: int) -> bool:
+    def none(self: ReceiveCommands, slots: Sequence[int], now: int) -> bool:
         return False
 
-    return [(Shard, "_any_expired", none)]
+    return [(ReceiveCommands, "_any_expired", none)]
 
 
 def first_received_when_sent() -> Patches:
@@ -322,61 +334,61 @@ def first_received_when_sent() -> Patches:
 
 def lease_timer_not_set() -> Patches:
     """Leases of a run that are made after others do not run out."""
-    return [(Shard, "_arm_leases", lambda self, slots, deadline: None)]
+    return [(Timers, "arm_leases", lambda self, slots, deadline: None)]
 
 
 def late_acknowledgement_is_in_time() -> Patches:
     """A lease that has run out counts as current where deletes are written as a run."""
-    held = Shard._held
+    held = ReceiptCommands._held
 
-    def of_any_time(self: Shard, number: int, slots: Sequence[int], claims: Any, now: int) -> bool:
+    def of_any_time(self: ReceiptCommands, number: int, slots: Sequence[int], claims: Any, now: int) -> bool:
         return held(self, number, slots, claims, 0)
 
-    return [(Shard, "_held", of_any_time)]
+    return [(ReceiptCommands, "_held", of_any_time)]
 
 
 def acknowledged_group_stays_locked() -> Patches:
     """A FIFO group is not looked at again when a run of its messages is deleted."""
-    acknowledge = Shard._on_acknowledged
+    acknowledge = MessageRuns.on_acknowledged
 
-    def without_refresh(self: Shard, queue: QueueState, slots: Sequence[int]) -> None:
+    def without_refresh(self: MessageRuns, queue: QueueState, slots: Sequence[int]) -> None:
         with patched([(Ready, "refresh", lambda self, line: None)]):
             acknowledge(self, queue, slots)
 
-    return [(Shard, "_on_acknowledged", without_refresh)]
+    return [(MessageRuns, "on_acknowledged", without_refresh)]
 
 
 def any_neighbours_are_in_order() -> Patches:
     """Neighbouring slots are taken for neighbours in their queue's order of arrival."""
-    return [(Shard, "_are_neighbours", lambda self, run: True)]
+    return [(MessageRuns, "_are_neighbours", lambda self, run: True)]
 
 
 def noted_messages_deleted_as_plain() -> Patches:
     """What is noted of messages stays behind when they are deleted as a run."""
-    return [(Shard, "plain", lambda self, slots: True)]
+    return [(Messages, "plain", lambda self, slots: True)]
 
 
 # --- replay ---------------------------------------------------------------------------------------
 
 
 def fold_skips_the_last_row() -> Patches:
-    fold = Shard._fold_run
+    fold = ColumnarReplay.fold_run
 
-    def shorter(self: Shard, position: int, rows: array[int], variable: bytes) -> bool:
+    def shorter(self: ColumnarReplay, position: int, rows: array[int], variable: bytes) -> bool:
         return fold(self, position, rows[:-8], variable)
 
-    return [(Shard, "_fold_run", shorter)]
+    return [(ColumnarReplay, "fold_run", shorter)]
 
 
 def fold_forgets_requests() -> Patches:
     """Names of requests between the messages of a frame are passed over."""
-    fold = Shard._fold_frame_of_sends
+    fold = ColumnarReplay.fold_frame_of_sends
 
-    def forgetful(self: Shard, *frame: Any) -> bool:
+    def forgetful(self: ColumnarReplay, *frame: Any) -> bool:
         with patched([(DedupTable, "put", lambda self, *entry: None)]):
             return fold(self, *frame)
 
-    return [(Shard, "_fold_frame_of_sends", forgetful)]
+    return [(ColumnarReplay, "fold_frame_of_sends", forgetful)]
 
 
 def fold_loses_holders() -> Patches:
@@ -385,9 +397,9 @@ def fold_loses_holders() -> Patches:
 
 def fold_takes_runs_of_several_holders() -> Patches:
     """A run of leases is folded as its first row says, whoever the others were leased to."""
-    fold_leases = Shard._fold_first_leases
+    fold_leases = ColumnarReplay._fold_first_leases
 
-    def fold(self: Shard, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
+    def fold(self: ColumnarReplay, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
         rows[6::8] = folding.same("Q", rows[6], len(rows) >> 3)
         return fold_leases(self, queue, position, rows, variable)
 
@@ -395,18 +407,18 @@ def fold_takes_runs_of_several_holders() -> Patches:
         is_notes = bool(column[start] >> 32) and column[start] & 0xFFFFFFFF < 1 << 20
         return stop if is_notes else folding.alike_until(column, start, stop)
 
-    return [(Shard, "_fold_first_leases", fold), (replay, "alike_until", any_notes)]
+    return [(ColumnarReplay, "_fold_first_leases", fold), (replay, "alike_until", any_notes)]
 
 
 def fold_ignores_delays() -> Patches:
     """Sends that are not visible at once are folded as if they were."""
-    fold = Shard._fold_sends
+    fold = ColumnarReplay._fold_sends
 
-    def visible(self: Shard, queue: QueueState, position: int, rows: array[int]) -> bool:
+    def visible(self: ColumnarReplay, queue: QueueState, position: int, rows: array[int]) -> bool:
         rows[3::8] = rows[2::8]
         return fold(self, queue, position, rows)
 
-    return [(Shard, "_fold_sends", visible)]
+    return [(ColumnarReplay, "_fold_sends", visible)]
 
 
 BUGS: dict[str, Callable[[], Patches]] = {

@@ -10,8 +10,8 @@ import pytest
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import message_id
 from batonq.core.records import Type
-from batonq.core.shard.producers import Producers
-from batonq.core.shard.state import PRODUCER_IDLE_MS
+from batonq.core.shard.commands.numbered_sends import PRODUCER_IDLE_MS
+from batonq.core.shard.state.producers import Producers
 from batonq.errors import DeduplicationConflict, OverLimit
 from tests.core.rig import Bench, make_send
 from tests.support import ask
@@ -146,7 +146,7 @@ def test_an_idle_producer_is_forgotten(bench: Bench) -> None:
     bench.later(1_000)
     assert not produce(bench, 1, "a")[0].duplicate
     assert produce(bench, 2, "z", producer="other")[0].duplicate
-    assert len(bench.shard.producers) == 2
+    assert len(bench.shard.numbered.producers) == 2
 
 
 def test_no_more_producers_are_remembered_than_the_limit(bench: Bench) -> None:

@@ -61,7 +61,7 @@ def test_a_purge_in_a_log_of_an_older_release_forgets_all_ids() -> None:
     queue = bench.queue(2)
     keyed(bench, queue, "key")
     bench.shard.frame.add(Type.QUEUE_PURGED | queue << 32, bench.shard.next_sequence, bench.now, 1, 1, 0, 0, 0)
-    bench.shard._on_purged(bench.shard.queues[queue], bench.shard.next_sequence, bench.now, True)
+    bench.shard.messages.on_purged(bench.shard.queues[queue], bench.shard.next_sequence, bench.now, True)
     assert not keyed(bench, queue, "key").duplicate
     bench.check()
     assert keyed(bench, queue, "key").duplicate

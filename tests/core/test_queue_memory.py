@@ -9,13 +9,16 @@ import pytest
 
 from batonq.core.commands import Job
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.state.columns import Columns
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.messages import Messages
 from tests.core.rig import Bench, claim
 from tests.support import ask
 
 DEAD = 1
 QUEUES = 200
 # By slot of a message, by time, or so many in all: what these hold is not by queue.
-BOUNDED = {"leases", "delays", "expiries", "dedup", "jobs", "jobs._of_queue", "jobs._by_key"}
+BOUNDED = {"timers.leases", "timers.delays", "timers.expiries", "dedup.table", "jobs._of_queue", "jobs._by_key"}
 
 
 def standard(bench: Bench, number: int) -> None:
@@ -60,14 +63,18 @@ def short_lived(bench: Bench, number: int, use: Callable[[Bench, int], None]) ->
     assert number not in bench.shard.queues
 
 
+def _lines_of(part: object) -> list[tuple[str, Any]]:
+    return list(vars(part.lines).items()) if isinstance(part, Messages) else []
+
+
 def sizes(shard: Shard) -> dict[str, int]:
     """Everything of a shard that has a length, and what its parts have."""
     found: dict[str, int] = {}
-    parts: list[tuple[str, Any]] = [("", shard), ("jobs.", shard.jobs), ("lines.", shard.lines)]
-    for prefix, part in parts:
-        for name, value in vars(part).items():
-            if hasattr(value, "__len__"):
-                found[prefix + name] = len(value)
+    for name, part in vars(shard).items():
+        if type(part).__module__.startswith("batonq.core.shard") and not isinstance(part, Columns):
+            for inner, value in (*vars(part).items(), *_lines_of(part)):
+                if hasattr(value, "__len__") and not isinstance(value, JobBook):
+                    found[f"{name}.{inner}"] = len(value)
     return found
 
 

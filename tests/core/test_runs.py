@@ -1,4 +1,4 @@
-"""Columns and runs (runs.py, folding.py): the same replies, records and state as one record at a time."""
+"""Columns and runs (message_runs.py, columnar_replay.py): the same replies, records and state as one by one."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from batonq.core.commands import Accepted, Claim, Delete, Leases, Receive, Send,
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import content_mark, head_of
 from batonq.core.records import ArrivedFlag, SentFlag, Type
+from batonq.core.shard.commands.new_messages import NewMessages
+from batonq.core.shard.commands.receipts import ReceiptCommands
+from batonq.core.shard.commands.receive import ReceiveCommands
+from batonq.core.shard.commands.send import SendCommands
+from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.recovery.columnar_replay import ColumnarReplay
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, LogCorrupt, OverLimit
 from batonq.priorities import NORMAL_PRIORITY
 from tests.core.rig import Bench, Row, make_send
@@ -24,27 +31,28 @@ from tests.support import ask
 from tests.support.doubles import double
 
 
-@double("_send_one")
-class OneByOne(Shard):
-    """The reference: a shard that does every step one request, one message and one record at a time."""
-
+@double()
+class OneByOneSends(SendCommands):
     def _send_run(self, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
-        return [self._send_named(queue, command, now) for command in commands]
+        return [self._send_one(queue, command, now) for command in commands]
 
-    def _write_bare(self, queue: QueueState, commands: Sequence[Send], now: int) -> int:
-        first = self.next_sequence
+
+@double("_send")
+class OneByOneMessages(NewMessages):
+    def write_bare(self, queue: QueueState, commands: Sequence[Send], now: int) -> int:
+        first = self.journal.next_sequence
         for command in commands:
-            if self._living() + len(command.bodies) > self.limits.slots_max:
+            if self.messages.living() + len(command.bodies) > self.journal.limits.slots_max:
                 return 0
             for at in range(len(command.bodies)):
-                self._send_one(queue, command, at, now)
+                self._send(queue, command, at, now)
         return first
 
-    def _send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
-        results = [self._send_one(queue, command, at, now) for at in range(len(command.bodies))]
+    def send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
+        results = [self._send(queue, command, at, now) for at in range(len(command.bodies))]
         return Sent(self.number, 0, len(results), results)
 
-    def _send_one(self, queue: QueueState, command: Send, at: int, now: int) -> Accepted | BatonError:
+    def _send(self, queue: QueueState, command: Send, at: int, now: int) -> Accepted | BatonError:
         policy = queue.policy
         payload = head_of(command, at, now) + command.bodies[at]
         group = command.groups[at] if command.groups else ""
@@ -52,16 +60,16 @@ class OneByOne(Shard):
         key, flags = 0, int(SentFlag.FIFO) if queue.fifo else 0
         if dedup_id:
             key = key_hash(queue.number, queue.dedup_generation, group if policy.dedup_per_group else "", dedup_id)
-            known = self._known_by_id(queue, key, now)
+            known = self.dedup.known(queue, key, now)
             if known is not None:
                 if command.strict and command.strict[at] and known.fingerprint != content_mark(payload):
                     return DeduplicationConflict()
                 queue.duplicates += 1
                 return Accepted(known.sequence, message_id(self.number, known.sequence), True)
             flags |= int(SentFlag.DEDUPLICATED | SentFlag.DEDUP_LIVES if policy.dedup_lives else SentFlag.DEDUPLICATED)
-        if full := self._full(queue, len(payload)):
+        if full := queue.full(len(payload)):
             return OverLimit(full)
-        slot, sequence = self.columns.allocate(), self.next_sequence
+        slot, sequence = self.columns.allocate(), self.journal.next_sequence
         delay_ms = command.delays_ms[at] if command.delays_ms else None
         ttl_ms = command.ttls_ms[at] if command.ttls_ms else None
         visible_ms = now + (policy.delay_ms if delay_ms is None else delay_ms)
@@ -72,24 +80,45 @@ class OneByOne(Shard):
         w0 = Type.SENT | flags << 8 | priority << 16 | maximum << 24 | queue.number << 32
         w6 = self.frame.put(payload)
         position = self.frame.add(w0, sequence, now, visible_ms, tenant, key, w6, slot | expires_s << 32)
-        self._on_sent(queue, slot, sequence, now, visible_ms, tenant, expires_s, priority, maximum, position, w6)
+        records = MessageRecords(self.messages, JobBook(self.journal))
+        records.on_sent(queue, slot, sequence, now, visible_ms, tenant, expires_s, priority, maximum, position, w6)
         if key:
-            self._on_dedup(queue, slot, sequence, now, key, content_mark(payload), policy.dedup_lives)
+            self.dedup.put(queue, slot, sequence, now, key, content_mark(payload), policy.dedup_lives)
         return Accepted(sequence, message_id(self.number, sequence), False)
 
+
+@double()
+class OneByOneReceives(ReceiveCommands):
     def _front(self, queue: QueueState, wanted: int, now: int) -> Sequence[int]:
         return ()
 
+
+@double()
+class OneByOneReceipts(ReceiptCommands):
     def _delete_held(self, queue: QueueState, claims: Sequence[tuple[int, int, int]], now: int) -> bool:
         return False
 
-    def _fold_frame_of_sends(
+
+@double()
+class OneByOneReplay(ColumnarReplay):
+    def fold_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
         return False
 
-    def _fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+    def fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
         return False
+
+
+@double()
+class OneByOne(Shard):
+    """The reference: a shard that does every step one request, one message and one record at a time."""
+
+    new_messages_class = OneByOneMessages
+    send_commands_class = OneByOneSends
+    receive_commands_class = OneByOneReceives
+    receipt_commands_class = OneByOneReceipts
+    columnar_replay_class = OneByOneReplay
 
 
 class SlowBench(Bench):
@@ -147,7 +176,8 @@ def play(bench: Bench, together: bool, seed: int, names: Sequence[int] = (0,)) -
             for outcome in [outcome for group in groups for outcome in bench.shard.receive(group, bench.now)]:
                 leases = [*outcome] if isinstance(outcome, Leases) else []
                 replies.append(str(outcome) if isinstance(outcome, BatonError) else len(leases))
-                replies += [(lease._replace(slot=0, position=0), bench.shard.holders[lease.slot]) for lease in leases]
+                holders = bench.shard.messages.holders
+                replies += [(lease._replace(slot=0, position=0), holders[lease.slot]) for lease in leases]
                 held[queue] += [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
         elif deed < 0.95:
             dice.shuffle(held[queue])

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.records import Reason, State
-from batonq.core.shard import queue_search as seeking
-from batonq.core.shard.columns import NIL
+from batonq.core.shard.state import queue_search as seeking
+from batonq.core.shard.state.columns import NIL
 from tests.core.rig import Bench, claim, deliver
 from tests.support import ask
 
@@ -83,7 +83,7 @@ def test_the_walk_to_a_page_is_a_small_part_of_the_queue(bench: Bench, monkeypat
     state = bench.shard.queues[ONE]
     walks = []
     for at in range(0, 4_000, 37):
-        slot = bench.shard.near(state, sequences[at])
+        slot = bench.shard.search.near(state, sequences[at])
         walks.append(at - sequences.index(bench.shard.columns.sequence[slot]))
     assert min(walks) >= 0, "never behind what is looked for"
     assert max(walks) <= 4_000 // 10, "the slots that are looked at lie evenly, between another queue's too"

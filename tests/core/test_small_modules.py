@@ -26,9 +26,8 @@ from batonq.core.payload import (
     with_lineage,
 )
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FRAME_ROWS_MAX, ROW_BYTES, State, word0
-from batonq.core.shard.columns import COLUMN_NAMES, Columns
-from batonq.core.shard.state import decode_notes, encode_notes
+from batonq.core.records import FRAME_ROWS_MAX, ROW_BYTES, State, decode_notes, encode_notes, word0
+from batonq.core.shard.state.columns import COLUMN_NAMES, Columns
 from tests.core.rig import Bench, make_send
 from tests.support import ask
 

@@ -167,7 +167,7 @@ def test_grace_is_given_to_running_leases_only(bench: Bench) -> None:
 @pytest.mark.parametrize("fifo", [False, True])
 def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(bench: Bench, fifo: bool) -> None:
     queue = bench.queue(2, retention_ms=60_000, fifo=fifo)
-    count = 2 * bench.shard.limits.timer_records_max
+    count = 2 * bench.shard.journal.limits.timer_records_max
     sends = [make_send("old", group=f"g{number % 50}" if fifo else "") for number in range(count)]
     ask.send(bench.shard, queue, sends, bench.now)
     bench.commit()
@@ -182,7 +182,7 @@ def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(
 
 def test_a_receive_is_not_given_again_once_its_leases_ran_out(bench: Bench) -> None:
     queue = bench.queue(2, fifo=True, visibility_ms=30_000)
-    count = 2 * bench.shard.limits.timer_records_max
+    count = 2 * bench.shard.journal.limits.timer_records_max
     ask.send(bench.shard, queue, [make_send("one", group=f"g{number}") for number in range(count)], bench.now)
     bench.receive(queue, count - 5)
     first = bench.receive(queue, 5, attempt="again")

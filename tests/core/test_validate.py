@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from batonq.core.records import State
-from batonq.core.shard.columns import NIL
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.state.columns import NIL
 from tests.core.rig import Bench
 
 
@@ -60,11 +60,11 @@ def lost_slot(shard: Shard) -> None:
 
 
 def two_holders(shard: Shard) -> None:
-    shard.holders[slot_of(shard, State.VISIBLE)] = "somebody"
+    shard.messages.holders[slot_of(shard, State.VISIBLE)] = "somebody"
 
 
 def no_holder(shard: Shard) -> None:
-    del shard.holders[slot_of(shard, State.IN_FLIGHT)]
+    del shard.messages.holders[slot_of(shard, State.IN_FLIGHT)]
 
 
 def no_lease_timer(shard: Shard) -> None:
@@ -80,7 +80,7 @@ def no_expiry_timer(shard: Shard) -> None:
 
 
 def no_delay_timer(shard: Shard) -> None:
-    shard.delays.clear()
+    shard.timers.delays.clear()
 
 
 def miscounted(shard: Shard) -> None:
@@ -96,7 +96,7 @@ def leases_miscounted(shard: Shard) -> None:
 
 
 def out_of_line(shard: Shard) -> None:
-    shard.lines.unlink(slot_of(shard, State.VISIBLE))
+    shard.messages.lines.unlink(slot_of(shard, State.VISIBLE))
 
 
 def order_of_arrival(shard: Shard) -> None:
@@ -106,7 +106,7 @@ def order_of_arrival(shard: Shard) -> None:
 def ring_without_a_group(shard: Shard) -> None:
     ready = shard.queues[2].ready
     (lane,) = ready.lanes.values()
-    shard.lines.leave_ring(lane, lane.quiet)
+    shard.messages.lines.leave_ring(lane, lane.quiet)
 
 
 def group_out_of_order(shard: Shard) -> None:
@@ -117,24 +117,24 @@ def group_out_of_order(shard: Shard) -> None:
 
 
 def owed_to_nobody(shard: Shard) -> None:
-    shard.owed_to.clear()
+    shard.transfers.owed_to.clear()
 
 
 def owed_twice(shard: Shard) -> None:
-    channel = shard.channels[1]
+    channel = shard.transfers.channels[1]
     channel.last += 1
     channel.unsettled[channel.last] = slot_of(shard, State.OWED, 3)
-    shard.owed_to[slot_of(shard, State.OWED, 3)] = (1, channel.last, 9, 20)
+    shard.transfers.owed_to[slot_of(shard, State.OWED, 3)] = (1, channel.last, 9, 20)
 
 
 def settled_too_far(shard: Shard) -> None:
-    shard.channels[1].settled = shard.channels[1].last
+    shard.transfers.channels[1].settled = shard.transfers.channels[1].last
 
 
 def key_of_another(shard: Shard) -> None:
-    ((slot, (key, end)),) = shard.living_keys.items()
-    shard.living_keys = {slot_of(shard, State.VISIBLE, 2): (key, end)}
-    assert slot not in shard.living_keys
+    ((slot, (key, end)),) = shard.dedup.living.items()
+    shard.dedup.living = {slot_of(shard, State.VISIBLE, 2): (key, end)}
+    assert slot not in shard.dedup.living
 
 
 @pytest.mark.parametrize(

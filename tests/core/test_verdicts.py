@@ -10,7 +10,7 @@ import pytest
 from batonq.core.commands import Arrival
 from batonq.core.limits import VERDICTS_KEPT
 from batonq.core.records import Reason
-from batonq.core.shard.channel_end import Incoming
+from batonq.core.shard.state.channel_end import Incoming
 from batonq.errors import LogCorrupt
 from tests.core.rig import Bench, deliver
 

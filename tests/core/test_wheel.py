@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.shard.timer_wheel import Wheel
+from batonq.core.shard.state.timer_wheel import Wheel
 
 NEVER_MS = (1 << 64) - 1
 SLOTS = 20
@@ -61,7 +61,7 @@ def test_every_timer_comes_out_once_when_it_is_due(script: list[tuple[str, int, 
 def test_one_step_opens_a_bounded_part_of_a_bucket(
     monkeypatch: pytest.MonkeyPatch, opened_max: int, limit: int
 ) -> None:
-    monkeypatch.setattr("batonq.core.shard.timer_wheel.OPENED_MAX", opened_max)
+    monkeypatch.setattr("batonq.core.shard.state.timer_wheel.OPENED_MAX", opened_max)
     wheel = Wheel(7, 16)
     dues = array("Q", [200_000 + number % 3 for number in range(50)])
     wheel.advance(1, dues, limit)

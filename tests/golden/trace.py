@@ -7,8 +7,18 @@ from collections.abc import Callable
 
 from batonq.core.commands import Accepted, Lease, MessageView
 from batonq.core.payload import Lineage, decode
-from batonq.core.records import ArrivedFlag, Reason, SentFlag, State, Type
-from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, FOREVER_MS, arrived_prefix, decode_notes
+from batonq.core.records import (
+    CARRIED_PREFIX,
+    EDITED_PREFIX,
+    FOREVER_MS,
+    ArrivedFlag,
+    Reason,
+    SentFlag,
+    State,
+    Type,
+    arrived_prefix,
+    decode_notes,
+)
 from batonq.errors import BatonError
 from tests.core.rig import T0, Rig, Row
 

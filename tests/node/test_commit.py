@@ -310,7 +310,7 @@ def test_a_frame_that_cannot_be_sealed_ends_the_host() -> None:
         def break_off() -> tuple[bytes, bytes]:
             raise MemoryError
 
-        bench.shard.seal = break_off  # type: ignore[method-assign]
+        bench.shard.seal = break_off
         bench.put("a")
         bench.host.commit.call(told.append)
         await settle()
@@ -354,7 +354,7 @@ def test_timers_go_on_after_a_step_that_failed() -> None:
                 raise OverLimit("refused by the test")
             advance(now)
 
-        bench.shard.advance = refuse  # type: ignore[method-assign]
+        bench.shard.advance = refuse
         assert len(await bench.receive(wait_ms=20_000)) == 1
         assert not failing and loop.time() < 5
 
@@ -491,7 +491,7 @@ def test_what_breaks_off_before_the_seal_is_not_sealed() -> None:
         before = bench.log.next
         bench.put("a")
         bench.host.commit.call(told.append)
-        bench.shard.send = break_off  # type: ignore[method-assign]
+        bench.shard.send = break_off
         bench.host.submit(batch(ORDERS, [message("b")]), told.append)
         bench.host.submit(Receive(ORDERS, 1, None, "tester"), told.append)
         await settle()

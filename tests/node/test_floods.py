@@ -290,7 +290,7 @@ def test_a_command_that_breaks_off_while_a_poll_is_served_ends_the_poll_and_tell
         polling = loop.create_task(watch(node, "jobs-*", 9, wait_ms=60_000))
         await settle()
         shard = node.keeper(0).host().shard
-        lease = shard._on_first_leases
+        lease = shard.runs.on_first_leases
         leased: list[int] = []
 
         def break_off(queue: Any, *arguments: Any) -> None:
@@ -299,7 +299,7 @@ def test_a_command_that_breaks_off_while_a_poll_is_served_ends_the_poll_and_tell
                 raise RuntimeError("broken by the test")
             lease(queue, *arguments)
 
-        shard._on_first_leases = break_off  # type: ignore[assignment,method-assign]
+        shard.runs.on_first_leases = break_off  # type: ignore[assignment,method-assign]
         for queue in queues:
             put(node.keeper(0).host(), queue.number, [make_send("x")])
         point = node.keeper(0).host().point()

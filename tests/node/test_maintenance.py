@@ -246,9 +246,9 @@ def test_a_snapshot_of_sealed_segments_saves_folding_them(tmp_path: Path) -> Non
         node = await open_node(loop, tmp_path, grace_max_s=0)
         shard = node.shards[0].host().shard
         shard.validate()
-        old_epoch, shard.epoch = shard.epoch, 2
+        old_epoch, shard.journal.epoch = shard.epoch, 2
         assert shard.dump(node.broker.now_ms()) == dump
-        shard.epoch = old_epoch
+        shard.journal.epoch = old_epoch
         await node.broker.advance_clock(43_300_000)
         assert set(await drain(node, node.broker.queue(ACCOUNT, "orders"))) == kept
         await node.stop()

@@ -487,7 +487,7 @@ def test_a_clean_stop_leaves_a_snapshot_and_the_same_state(tmp_path: Path) -> No
         node = await open_node(loop, tmp_path, grace_max_s=0)
         shard = node.shards[0].host().shard
         shard.validate()
-        shard.epoch = before.epoch
+        shard.journal.epoch = before.epoch
         assert shard.dump(node.broker.now_ms()) == dump
         await node.stop()
 

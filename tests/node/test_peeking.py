@@ -12,7 +12,7 @@ import pytest
 from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Failing, Nack
 from batonq.core.payload import Attribute, encode_attributes
-from batonq.core.shard import queue_search as seeking
+from batonq.core.shard.state import queue_search as seeking
 from batonq.errors import LogCorrupt, OverLimit
 from batonq.node.broker import Queue
 from batonq.node.clock import clock_time, iso_time

@@ -266,7 +266,7 @@ def test_what_was_taken_before_a_shard_breaks_off_is_handed_over(tmp_path: Path)
         def break_off(*_: Any) -> Any:
             raise RuntimeError("broken by the test")
 
-        broken._on_first_leases = break_off  # type: ignore[assignment,method-assign]
+        broken.runs.on_first_leases = break_off  # type: ignore[assignment,method-assign]
         selection = node.broker.select(ACCOUNT, ["jobs-*"])
         selection.turn = first.number
         found = await node.broker.receive_any(selection, 10, None, 20_000, "tester")

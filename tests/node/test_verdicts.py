@@ -44,7 +44,7 @@ def test_a_channel_stops_when_it_cannot_be_told_what_became_of_an_entry(tmp_path
         await node.start()
         queue, dead = await make_pair(node)
         host = node.shards[dead.shard].host()
-        host.shard.limits = ShardLimits(verdicts_max=1)
+        host.shard.journal.limits = ShardLimits(verdicts_max=1)
         await send(node, queue, "a", "b", "c")
         for _ in range(3):
             await receive(node, queue, visibility_ms=0)
@@ -58,7 +58,7 @@ def test_a_channel_stops_when_it_cannot_be_told_what_became_of_an_entry(tmp_path
         await send(node, dead, "the shard is sound")
         assert await drain(node, dead) == ["the shard is sound"]
         assert node.shards[dead.shard].host() is host
-        host.shard.limits = ShardLimits()
+        host.shard.journal.limits = ShardLimits()
         await asyncio.sleep(20)
         assert (await node.broker.counters(queue)).owed == 0
         assert not [alarm for alarm in node.alarms.active() if "no longer knows" in alarm.text]

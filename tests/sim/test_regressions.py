@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from batonq.core.commands import Accepted, Claim, Job
-from batonq.core.limits import ShardLimits
+from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard import job_book as jobbook
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.state import job_book as jobbook
+from batonq.core.shard.state.journal import Journal
 from batonq.errors import OverLimit
 from batonq.log.frames import build
 from tests.support import ask
@@ -98,15 +99,14 @@ def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone
 def test_a_full_book_of_jobs_is_loaded_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs that are not over took the room of those that are, but not when the same book was loaded."""
     monkeypatch.setattr(jobbook, "TOTAL_MAX", 2)
-    book = jobbook.JobBook()
+    book = jobbook.JobBook(Journal(0, DEFAULT_LIMITS))
     book.put(job("first", 1, "RUNNING"))
     for at in range(4):
         book.put(job(f"job {at}", 2 + at, "RUNNING"))
         book.put(job(f"job {at}", 2 + at, "COMPLETED"))
     assert list(book) == ["first", "job 2", "job 3"]
-    loaded = jobbook.JobBook()
-    for one in book.values():
-        loaded.put(one)
+    loaded = jobbook.JobBook(Journal(0, DEFAULT_LIMITS))
+    loaded.load(one.values() for one in book.values())
     assert list(loaded) == list(book)
 
 

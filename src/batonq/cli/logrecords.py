@@ -6,8 +6,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batonq.core import payload
-from batonq.core.records import FLAGS, MESSAGE_TYPES, NO_SLOT, ROW_WORDS, ArrivedFlag, Reason, Type
-from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefix
+from batonq.core.records import (
+    CARRIED_PREFIX,
+    EDITED_PREFIX,
+    FLAGS,
+    MESSAGE_TYPES,
+    NO_SLOT,
+    ROW_WORDS,
+    ArrivedFlag,
+    Reason,
+    Type,
+    arrived_prefix,
+)
 from batonq.log.frames import Frame
 from batonq.log.repair import type_name
 

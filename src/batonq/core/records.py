@@ -22,6 +22,7 @@ PLAIN_VERSION, so that nodes of the previous release can follow it.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 4
@@ -152,3 +153,40 @@ class State(IntEnum):
 
 def word0(type_: int, flags: int, priority: int, reason: int, queue: int) -> int:
     return type_ | flags << 8 | priority << 16 | reason << 24 | queue << 32
+
+
+# --- variable parts ------------------------------------------------------------------------------------
+
+FOREVER_MS = (1 << 64) - 1
+CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, group, sent
+EDITED_PREFIX = struct.Struct("<Q")  # key of the job; CARRIED_PREFIX follows
+ARRIVED_PREFIX = struct.Struct("<QQ")  # group, origin
+ARRIVED_NOTED = struct.Struct("<QQQH")  # with ArrivedFlag.NOTED: group, origin, key of the job, own maximum of receives
+_LOW32 = 0xFFFFFFFF
+
+
+def arrived_prefix(flags: int) -> int:
+    """The length of the prefix before the payload of an Arrived record."""
+    return ARRIVED_NOTED.size if flags & ArrivedFlag.NOTED else ARRIVED_PREFIX.size
+
+
+def decode_notes(variable: bytes) -> tuple[str, str]:
+    """Two texts in one variable part: holder and attempt of a lease, or class and text of a failure."""
+    length = variable[0] | variable[1] << 8
+    return variable[2 : 2 + length].decode(), variable[2 + length :].decode()
+
+
+def encode_notes(first: str, second: str) -> bytes:
+    raw = first.encode()
+    return len(raw).to_bytes(2, "little") + raw + second.encode()
+
+
+def part_of(variable: bytes, w6: int) -> bytes:
+    """The variable part that a record's w6 names."""
+    offset = w6 & _LOW32
+    return variable[offset : offset + (w6 >> 32)]
+
+
+def skip(w6: int, prefix: int) -> int:
+    """The extent without its first `prefix` bytes."""
+    return (w6 & _LOW32) + prefix | ((w6 >> 32) - prefix) << 32

@@ -1,7 +1,7 @@
 """`Idempotency-Key`: a repeated request gets the first answer again and stores no second message.
 
 The key identifies the request and is chosen by the client. `deduplicationKey` identifies the message, whoever sends it.
-The queue's shard stores the keys in its log, so they survive restarts (core/shard/send_commands.py).
+The queue's shard stores the keys in its log, so they survive restarts (core/shard/commands/remembered_requests.py).
 """
 
 from __future__ import annotations

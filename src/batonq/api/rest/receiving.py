@@ -16,7 +16,7 @@ from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny,
 from batonq.core.catalog.names import parse_queue_arn
 from batonq.core.commands import Receive as ReceiveCommand
 from batonq.core.payload import Content, Lineage
-from batonq.core.shard.state import Failure
+from batonq.core.shard.state.messages import Failure
 from batonq.errors import BatonError, InvalidInput
 from batonq.node.broker import Delivery
 from batonq.node.broker import Received as BrokerReceived

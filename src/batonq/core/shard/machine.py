@@ -1,254 +1,195 @@
-"""A shard: the whole state machine. Each command is decided against the state, writes its records into the open
-frame, applies them at once, and returns the outcome. The host releases the outcome when the frame is committed.
+"""A shard: the delivery state machine, put together from its parts.
 
-Time is an argument, in milliseconds. What is due by then is recorded before any decision. The modules, from the bottom
-up: state.py, move_records.py and columnar_apply.py (the effect of records), columnar_replay.py and replay.py (applying
-frames), transfer.py (moves out of a queue), timers.py, queue_search.py, arrivals.py (moves into a queue), jobs.py,
-send_commands.py, receive_commands.py, receipt_commands.py; in addition persist.py and validate.py.
+A command is decided against the state, writes its records into the open frame, applies them at once, and returns the
+outcome. The host releases the outcome when the frame is committed. Time is an argument, in milliseconds. What is due by
+then is recorded before any decision (clock.py).
+
+The parts, from the bottom up:
+
+- state/: what is kept. All parts share journal.py (open frame, time, sequences) and messages.py.
+- effects/: what records do to messages, on the owner and in replay.
+- moves/: how messages leave their queue and arrive in another.
+- clock.py: leases, delays and retentions that end.
+- commands/: what the shard is asked to do.
+- views.py: reading without a change.
+- recovery/: replay, snapshots, truncation.
 """
 
 from __future__ import annotations
 
-from batonq.core.commands import Counters, Departing, Leases, MessageView, Place
-from batonq.core.policy import QueuePolicy
-from batonq.core.records import Reason, State, Type
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.persist import Persist
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.receipt_commands import ReceiptCommands
-from batonq.core.shard.state import Failure
-from batonq.core.shard.validate import Validate
-from batonq.core.spread import Hint, parse, takes
+from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
+from batonq.core.shard.clock import Clock
+from batonq.core.shard.commands.channels import ChannelCommands
+from batonq.core.shard.commands.jobs import JobCommands
+from batonq.core.shard.commands.new_messages import NewMessages
+from batonq.core.shard.commands.numbered_sends import NumberedSends
+from batonq.core.shard.commands.queues import QueueCommands
+from batonq.core.shard.commands.receipts import ReceiptCommands
+from batonq.core.shard.commands.receive import ReceiveCommands
+from batonq.core.shard.commands.remembered_requests import RememberedRequests
+from batonq.core.shard.commands.send import SendCommands
+from batonq.core.shard.effects.message_records import MessageRecords
+from batonq.core.shard.effects.message_runs import MessageRuns
+from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.moves.returns import Returns
+from batonq.core.shard.moves.transfers import Transfers
+from batonq.core.shard.recovery.columnar_replay import ColumnarReplay
+from batonq.core.shard.recovery.replay import Replay
+from batonq.core.shard.recovery.snapshot import Persistence
+from batonq.core.shard.recovery.truncation import Truncation
+from batonq.core.shard.state.attempts import Attempts
+from batonq.core.shard.state.columns import Columns
+from batonq.core.shard.state.deduplication import Deduplication
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.journal import Journal
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_search import QueueSearch
+from batonq.core.shard.state.timers import Timers
+from batonq.core.shard.validate import Validation
+from batonq.core.shard.views import Views
 
 
-class Shard(ReceiptCommands, Persist, Validate):
-    # --- the frame ---------------------------------------------------------------------------------
+class Shard:
+    # The parts that do several requests or records at once. Tests compare them with parts that go one by one.
+    new_messages_class: type[NewMessages] = NewMessages
+    send_commands_class: type[SendCommands] = SendCommands
+    receive_commands_class: type[ReceiveCommands] = ReceiveCommands
+    receipt_commands_class: type[ReceiptCommands] = ReceiptCommands
+    columnar_replay_class: type[ColumnarReplay] = ColumnarReplay
 
-    def begin_frame(self, number: int) -> None:
-        """Start filling the frame with this number, after the open frame was sealed."""
-        self.frame.begin(number)
+    def __init__(self, number: int, limits: ShardLimits = DEFAULT_LIMITS) -> None:
+        self.number = number
+        self.journal = journal = Journal(number, limits)
+        self.columns = columns = Columns()
+        self.timers = Timers(columns)
+        self.attempts = Attempts(journal)
+        self.dedup = Deduplication(journal, columns)
+        self.messages = messages = Messages(journal, columns, self.timers, self.attempts, self.dedup)
+        self.jobs = jobs = JobBook(journal)
+        self.records = records = MessageRecords(messages, jobs)
+        self.runs = runs = MessageRuns(messages)
+        self.arrivals = arrivals = Arrivals(messages, jobs)
+        self.transfers = transfers = Transfers(messages, arrivals, jobs)
+        self.returns = returns = Returns(messages, records, transfers)
+        self.clock = clock = Clock(messages, returns)
+        self.search = search = QueueSearch(messages)
+        self.new_messages = self.new_messages_class(messages, runs, arrivals)
+        self.numbered = numbered = NumberedSends(messages, self.new_messages)
+        self.requests = requests = RememberedRequests(messages, numbered)
+        sends = self.send_commands_class(messages, clock, self.new_messages, numbered, requests)
+        receives = self.receive_commands_class(messages, clock, records, runs, returns)
+        receipts = self.receipt_commands_class(messages, clock, records, runs, returns)
+        queue_commands = QueueCommands(messages, clock)
+        channel_commands = ChannelCommands(messages, clock, arrivals, transfers)
+        self.job_commands = job_commands = JobCommands(messages, clock, search, arrivals, transfers, jobs)
+        views = Views(messages, transfers, search)
+        persistence = Persistence(messages, arrivals, transfers, jobs, numbered, requests)
+        truncation = Truncation(messages, persistence)
+        columnar = self.columnar_replay_class(messages, runs, numbered, requests)
+        replay = Replay(messages, records, columnar, arrivals, transfers, numbered, requests, jobs, truncation)
 
-    def seal(self) -> tuple[bytes, bytes]:
-        return self.frame.seal()
+        # commands
+        self.send = sends.send
+        self.receive = receives.receive
+        self.receive_at = receives.receive_at
+        self.delete = receipts.delete
+        self.change_visibility = receipts.change_visibility
+        self.give_back = receipts.give_back
+        self.nack = receipts.nack
+        self.take_ownership = queue_commands.take_ownership
+        self.set_policy = queue_commands.set_policy
+        self.close_queue = queue_commands.close_queue
+        self.purge = queue_commands.purge
+        self.settle = channel_commands.settle
+        self.check_arrivals = channel_commands.check_arrivals
+        self.arrive = channel_commands.arrive
+        self.start_job = job_commands.start_job
+        self.cancel_job = job_commands.cancel_job
+        self.pause_job = job_commands.pause_job
+        self.resume_job = job_commands.resume_job
+        self.fail_job = job_commands.fail_job
+        self.step_jobs = job_commands.step_jobs
+        self.choose = job_commands.choose
+        self.begin = clock.begin
+        self.pass_time = clock.pass_time
+        self.advance = clock.advance
+        self.next_due = clock.next_due
+        self.forget_producers_after = numbered.forget_after
 
-    # --- ownership and control -----------------------------------------------------------------------
+        # the log, snapshots and truncation
+        self.frame = journal.frame
+        self.begin_frame = journal.frame.begin
+        self.seal = journal.frame.seal
+        self.apply_frame = replay.apply_frame
+        self.dump = persistence.dump
+        self.picture = persistence.picture
+        self.save = persistence.save
+        self.load = persistence.load
+        self.to_carry = truncation.to_carry
+        self.carry = truncation.carry
+        self.write_base = truncation.write_base
+        self.validate = Validation(messages, transfers, jobs, numbered, requests).validate
 
-    def take_ownership(self, epoch: int, base_ms: int, grace_ms: int) -> None:
-        """Write the first record of a new owner. Running leases are extended by `grace_ms`."""
-        assert epoch > self.epoch, "an owner's epoch is above every one before"
-        base_ms = max(base_ms, self.last_time_ms)
-        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, self.format)
-        self._on_epoch(epoch, base_ms, grace_ms)
-
-    def set_policy(self, policy: QueuePolicy, now: int) -> None:
-        now = self.begin(now)
-        w6 = self.frame.put(policy.encode())
-        self.frame.add(Type.POLICY_SET | policy.queue << 32, policy.version, now, 0, 0, 0, w6, 0)
-        self._on_policy(policy)
-
-    def close_queue(self, number: int, version: int, now: int) -> None:
-        """Close a deleted queue: it accepts no more commands. `purge` then removes its messages."""
-        now = self.begin(now)
-        queue = self.queue_state(number)
-        self.frame.add(Type.QUEUE_CLOSED | number << 32, version, now, 0, 0, 0, 0, 0)
-        queue.closed = True
-
-    def purge(self, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
-        """Do one step of a purge: remove a bounded number of messages, up to sequence `through` (None: all
-        messages).
-
-        Returns the number of removed messages and whether the purge is complete; call again until it is. If the queue
-        had no messages when its purge began, `through` is 0: nothing is removed, and the purge is complete.
-        """
-        now = self.begin(now)
-        queue = self.queues[number]
-        columns = self.columns
-        if through is None:
-            through = self.next_sequence - 1
-        slot = queue.head
-        survivor = steps = 0
-        while slot != NIL and columns.sequence[slot] <= through and steps < self.limits.purge_step_max:
-            survivor = columns.sequence[slot] + 1
-            if columns.state[slot] != State.OWED:  # OWED messages stay, so they must not use up the step
-                steps += 1
-            slot = columns.queue_next[slot]
-        final = slot == NIL or columns.sequence[slot] > through
-        before = queue.deleted
-        w0 = Type.QUEUE_PURGED | Reason.PURGED << 24 | number << 32
-        self.frame.add(w0, survivor, now, int(final), steps, through + 1, 0, 0)
-        self._on_purged(queue, survivor, now, final, through + 1)
-        return queue.deleted - before, final
+        # reading
+        self.queues = messages.queues
+        self.queue_state = messages.queue_state
+        self.filled_queues = messages.filled_queues
+        self.closing = messages.closing
+        self.live_slots = messages.live_slots
+        self.woken = messages.woken
+        self.alarms = transfers.alarms
+        self.standing = receipts.standing
+        self.seek = search.seek
+        self.stands = search.stands
+        self.unsettled = transfers.unsettled
+        self.pending_entries = transfers.pending_entries
+        self.owed_lineage = transfers.owed_lineage
+        self.place_of = transfers.place_of
+        self.redriver = jobs.redriver
+        self.job_rate = job_commands.job_rate
+        self.to_examine = job_commands.to_examine
+        self.has = views.has
+        self.place = views.place
+        self.view = views.view
+        self.views = views.views
+        self.peek = views.peek
+        self.hint = views.hint
+        self.counters = views.counters
+        self.departing = views.departing
+        self.failure_of = views.failure_of
+        self.failures_of = views.failures_of
+        self.holds_moved = views.holds_moved
+        self.is_used = views.is_used
+        self.next_in_queue = views.next_in_queue
+        self.numbers_from = views.numbers_from
+        self.queue_name = views.queue_name
+        self.sent_at = views.sent_at
+        self.sequence_at = views.sequence_at
+        self.state_at = views.state_at
+        self.was_edited_by = views.was_edited_by
 
     @property
-    def closing(self) -> list[int]:
-        """Closed queues that still have messages or an entry here."""
-        return [number for number, queue in self.queues.items() if queue.closed]
+    def epoch(self) -> int:
+        return self.journal.epoch
 
-    def filled_queues(self) -> list[int]:
-        """The queues with VISIBLE messages, in no order. The cost grows with their number."""
-        queues = self.queues
-        empty = [number for number in self.filled if not queues[number].visible]
-        self.filled.difference_update(empty)
-        return list(self.filled)
+    @property
+    def format(self) -> int:
+        """The version of the log format that this shard's frames need."""
+        return self.journal.format
 
-    # --- reading ---------------------------------------------------------------------------------------
+    @property
+    def before_base(self) -> int:
+        """The first retained frame, while recovery has not read the Base that belongs to it; otherwise 0."""
+        return self.journal.before_base
 
-    def holds_moved(self, number: int) -> bool:
-        """Whether the shard has messages whose group or key belongs to another shard since their queue grew."""
-        queue = self.queue_state(number)
-        spread = queue.policy.spread
-        if not spread:
-            return False
-        if not takes(spread, self.number):
-            return queue.messages > 0  # the queue is leaving this shard
-        if not queue.fifo:
-            return queue.policy.dedup_lives and queue.messages > 0  # deduplication keys apply while their messages live
-        lines, there = self.lines, parse(spread)
-        return any(
-            lines.queue[line] == number
-            and lines.key[line]
-            and lines.head[line] != NIL
-            and there.of_hash(lines.group(line, fifo=True)) != self.number
-            for line in range(len(lines.key))
-        )
+    @before_base.setter
+    def before_base(self, first_frame: int) -> None:
+        self.journal.before_base = first_frame
 
-    def place(self, slot: int) -> Place:
-        """Where the payload of the message in a slot is."""
-        extent = self.columns.extent[slot]
-        position = self.columns.position[slot]
-        return Place(position, extent & 0xFFFFFFFF, extent >> 32, tuple(self.overlays.get(slot, ())))
+    @property
+    def next_sequence(self) -> int:
+        return self.journal.next_sequence
 
-    def has(self, slot: int, sequence: int) -> bool:
-        """Whether a slot still holds the message with this sequence."""
-        columns = self.columns
-        return slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] != State.FREE
-
-    def is_used(self, slot: int) -> bool:
-        """Whether a slot holds any message."""
-        return self.columns.state[slot] != State.FREE
-
-    def sequence_at(self, slot: int) -> int:
-        return self.columns.sequence[slot]
-
-    def state_at(self, slot: int) -> int:
-        return self.columns.state[slot]
-
-    def sent_at(self, slot: int) -> int:
-        """When the message in a slot was sent, in milliseconds."""
-        return self.columns.sent[slot]
-
-    def next_in_queue(self, slot: int) -> int:
-        """The slot of the message that arrived next in the same queue, or NIL."""
-        return self.columns.queue_next[slot]
-
-    def failure_of(self, slot: int) -> Failure | None:
-        """The last failed attempt of the message in a slot."""
-        return self.failures.get(slot)
-
-    def failures_of(self, leases: Leases) -> dict[int, Failure]:
-        """Earlier failed attempts of leased messages that are still there, by slot."""
-        if not self.failures:
-            return {}
-        sequence = self.columns.sequence
-        return {
-            slot: self.failures[slot]
-            for slot, own in zip(leases.slots, leases.sequences, strict=True)
-            if slot in self.failures and sequence[slot] == own
-        }
-
-    def was_edited_by(self, slot: int, job: int) -> bool:
-        """Whether a job, by its key, has edited the message in a slot and not moved it yet."""
-        return bool(job) and self.edited.get(slot) == job
-
-    def departing(self, slot: int) -> Departing:
-        columns = self.columns
-        queue = self.queues[columns.queue[slot]]
-        return Departing(
-            queue.number,
-            queue.fifo,
-            columns.priority[slot],
-            columns.sent[slot],
-            columns.count[slot],
-            self.redriven.get(slot, 0),
-            self.maxima.get(slot, 0) or self.kept_maxima.get(slot, 0),
-        )
-
-    def queue_name(self, number: int) -> str:
-        """The name of a queue; empty if the shard does not have the queue."""
-        queue = self.queues.get(number)
-        return queue.policy.name if queue is not None else ""
-
-    def numbers_from(self, number: int) -> int:
-        """The offset added to this shard's sequences where messages of the queue are shown: see Spread."""
-        queue = self.queues.get(number)
-        spread = queue.policy.spread if queue is not None else ""
-        return parse(spread).numbers_from(self.number) if spread else 0
-
-    def hint(self, number: int) -> Hint:
-        """What a receive would find in a queue. Only the next message is examined."""
-        queue = self.queue_state(number)
-        lane = queue.ready.best_lane(queue.policy.ageing_ms)
-        if lane is None or (queue.fifo and queue.in_flight >= queue.policy.in_flight_max):
-            return Hint(0)
-        return Hint(queue.visible, lane.priority, queue.ready.since(lane))
-
-    def counters(self, number: int) -> Counters:
-        queue = self.queue_state(number)
-        return queue.counters(self.columns.sent[queue.head] if queue.head != NIL else 0)
-
-    def peek(self, number: int, after_sequence: int, limit: int) -> list[MessageView]:
-        """Messages in arrival order, whatever their state, without changing them."""
-        slot, found = self.seek(number, after_sequence)
-        while not found:
-            slot, found = self.seek(number, after_sequence, slot, self.columns.sequence[slot])
-        return self.views(slot, limit)
-
-    def views(self, slot: int, limit: int) -> list[MessageView]:
-        """The message in a slot (none for NIL) and the messages of its queue that arrived after it."""
-        views: list[MessageView] = []
-        while slot != NIL and len(views) < limit:
-            views.append(self.view(slot))
-            slot = self.columns.queue_next[slot]
-        return views
-
-    def view(self, slot: int) -> MessageView:
-        columns = self.columns
-        queue = self.queues[columns.queue[slot]]
-        lease = self._lease_view(slot)
-        failure = self.failures.get(slot)
-        _, _, moves_to, moves_for = self.owed_to.get(slot, (0, 0, 0, 0))
-        if columns.state[slot] == State.DELAYED:
-            moves_for = columns.doomed[slot]
-        return MessageView(
-            slot=slot,
-            sequence=lease.sequence,
-            state=columns.state[slot],
-            until_ms=lease.deadline_ms,
-            epoch=lease.epoch,
-            receive_count=lease.receive_count,
-            sent_ms=lease.sent_ms,
-            first_received_ms=lease.first_received_ms if columns.first_received[slot] else 0,
-            expires_ms=columns.expires[slot] * 1000,
-            priority=lease.priority,
-            position=lease.position,
-            offset=lease.offset,
-            length=lease.length,
-            overlays=lease.overlays,
-            holder=self.holders.get(slot, ""),
-            error_class=failure.error_class if failure else "",
-            reason=failure.reason if failure else "",
-            first_failure_ms=failure.first_ms if failure else 0,
-            last_failure_ms=failure.last_ms if failure else 0,
-            maximum=self.maxima.get(slot, 0) or queue.policy.max_receives,
-            ahead=self._ahead(queue, slot),
-            moves_to=moves_to,
-            moves_for=moves_for,
-            refusals=self.refusals.get(slot, 0),
-        )
-
-    def _ahead(self, queue: QueueState, slot: int) -> int:
-        """The state of the first message of a FIFO group, if another message than this one is first; otherwise 0."""
-        line = self.columns.line[slot]
-        if not queue.fifo or line == NIL or self.lines.head[line] == slot:
-            return 0
-        return self.columns.state[self.lines.head[line]]
+    @property
+    def last_time_ms(self) -> int:
+        return self.journal.last_time_ms

@@ -10,19 +10,45 @@ from __future__ import annotations
 from collections import Counter
 
 from batonq.core.records import Reason, State
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.ready_order import NO_RING
-from batonq.core.shard.state import EXPIRY_RETRY_S, ShardState
+from batonq.core.shard.commands.numbered_sends import NumberedSends
+from batonq.core.shard.commands.remembered_requests import RememberedRequests
+from batonq.core.shard.moves.transfers import Transfers
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.shard.state.ready_order import NO_RING
+from batonq.core.shard.state.timers import EXPIRY_RETRY_S
 
 
-class Validate(ShardState):
+class Validation:
+    def __init__(
+        self,
+        messages: Messages,
+        transfers: Transfers,
+        jobs: JobBook,
+        numbered: NumberedSends,
+        requests: RememberedRequests,
+    ) -> None:
+        self.journal = messages.journal
+        self.messages = messages
+        self.columns = messages.columns
+        self.lines = messages.lines
+        self.queues = messages.queues
+        self.timers = messages.timers
+        self.attempts = messages.attempts
+        self.dedup = messages.dedup
+        self.transfers = transfers
+        self.jobs = jobs
+        self.numbered = numbered
+        self.requests = requests
+
     def validate(self) -> None:
         columns = self.columns
         live = [slot for slot in range(columns.used) if columns.state[slot]]
         sequences = [columns.sequence[slot] for slot in live]
         assert len(sequences) == len(set(sequences)), "two messages have one sequence"
-        assert all(sequence < self.next_sequence for sequence in sequences), "a sequence was not given out"
+        assert all(sequence < self.journal.next_sequence for sequence in sequences), "a sequence was not given out"
         free = set(columns.free)
         assert all(slot in free for slot in range(columns.used) if not columns.state[slot]), "a slot is lost"
         by_queue: dict[int, list[int]] = {number: [] for number in self.queues}
@@ -34,37 +60,41 @@ class Validate(ShardState):
             self._validate_queue(self.queues[number], slots)
         self._validate_transfers(live)
         self.jobs.validate()
-        self.dedup.validate()
-        self.requests.validate()
-        self.producers.validate(self.next_sequence)
-        for slot, (key, _) in self.living_keys.items():
-            known = self.dedup.get(key, 0)
+        self.dedup.table.validate()
+        self.requests.table.validate()
+        self.numbered.producers.validate(self.journal.next_sequence)
+        for slot, (key, _) in self.dedup.living.items():
+            known = self.dedup.table.get(key, 0)
             assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"
 
     def _validate_names(self) -> None:
         """Tables by queue or by job name only existing ones: no entry is left of a queue or job that is gone."""
         queues, lines = self.queues, self.lines
         having = {number for number, queue in queues.items() if queue.visible}
-        assert having <= self.filled, "a queue that has something to give is passed over"
+        assert having <= self.messages.filled, "a queue that has something to give is passed over"
         open_lines = set(range(len(lines.key))).difference(lines.free)
         by_queue = {
-            "filled": self.filled,
-            "woken": self.woken,
-            "attempts": {queue for queue, _ in self.attempts},
-            "redriving": self.redriving.keys(),
+            "filled": self.messages.filled,
+            "woken": self.messages.woken,
+            "attempts": {queue for queue, _ in self.attempts.by_key},
+            "redriving": self.transfers.redriving.keys(),
             "lines": {lines.queue[line] for line in open_lines},
         }
         for name, numbers in by_queue.items():
             assert queues.keys() >= numbers, f"{name} names a queue that is gone"
         assert all(lines.count[line] for line in open_lines), "a line is open and empty"
-        assert self.jobs.active.keys() >= self.job_pace.keys() | self.job_place.keys(), "a job that is over has a pace"
-        assert set(self.attempt_of.values()) == self.attempts.keys(), "an attempt without a lease is remembered"
+        assert self.jobs.active.keys() >= self.jobs.pace.keys() | self.jobs.place.keys(), (
+            "a job that is over has a pace"
+        )
+        assert set(self.attempts.of_slot.values()) == self.attempts.by_key.keys(), (
+            "an attempt without a lease is remembered"
+        )
 
     def _validate_message(self, slot: int) -> None:
         columns = self.columns
         state = State(columns.state[slot])
         queue = self.queues[columns.queue[slot]]
-        held = slot in self.holders
+        held = slot in self.messages.holders
         assert held == (state is State.IN_FLIGHT), f"a message that is {state.name} has {'a' if held else 'no'} holder"
         in_line = columns.line[slot] != NIL
         if queue.fifo:
@@ -74,13 +104,15 @@ class Validate(ShardState):
         if state is State.IN_FLIGHT:
             assert columns.timer[slot] <= columns.until[slot], "a lease has no timer"
             assert columns.epoch[slot] > 0 and columns.first_received[slot] > 0, "a lease without an epoch"
-        looked_at_s = max(columns.expires[slot], self.last_time_ms // 1000 + EXPIRY_RETRY_S)
+        looked_at_s = max(columns.expires[slot], self.journal.last_time_ms // 1000 + EXPIRY_RETRY_S)
         assert columns.expiry_timer[slot] <= looked_at_s, "a message will not expire"
         if state is State.DELAYED:
-            due = self.delays.next_due()
-            waits = slot in self.doomed_due or (due is not None and due <= columns.until[slot])
+            due = self.timers.delays.next_due()
+            waits = slot in self.timers.doomed_due or (due is not None and due <= columns.until[slot])
             assert waits, "a delay has no timer"
-        assert (slot in self.owed_to) == (state is State.OWED), "an OWED message is on no channel, or another one is"
+        assert (slot in self.transfers.owed_to) == (state is State.OWED), (
+            "an OWED message is on no channel, or another one is"
+        )
 
     def _validate_queue(self, queue: QueueState, slots: list[int]) -> None:
         columns = self.columns
@@ -146,7 +178,7 @@ class Validate(ShardState):
     def _validate_transfers(self, live: list[int]) -> None:
         columns = self.columns
         on_the_way = []
-        for shard, channel in self.channels.items():
+        for shard, channel in self.transfers.channels.items():
             numbers = list(channel.unsettled)
             in_order = numbers == sorted(numbers)
             assert in_order and all(channel.settled < number <= channel.last for number in numbers), (
@@ -155,9 +187,11 @@ class Validate(ShardState):
             if not numbers:
                 assert channel.settled == channel.last, "a channel is settled further than it went"
             for number, slot in channel.unsettled.items():
-                assert self.owed_to[slot][:2] == (shard, number), "a channel entry names another message"
+                assert self.transfers.owed_to[slot][:2] == (shard, number), "a channel entry names another message"
                 on_the_way.append(slot)
-        redriving = Counter(columns.queue[slot] for slot, owed in self.owed_to.items() if owed[3] == Reason.REDRIVE)
-        assert redriving == self.redriving, "messages that a job has on their way are miscounted"
+        redriving = Counter(
+            columns.queue[slot] for slot, owed in self.transfers.owed_to.items() if owed[3] == Reason.REDRIVE
+        )
+        assert redriving == self.transfers.redriving, "messages that a job has on their way are miscounted"
         owed = [slot for slot in live if columns.state[slot] == State.OWED]
         assert sorted(on_the_way) == sorted(owed), "an OWED message stands on no channel, or on two"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from batonq.core.catalog.names import parse_queue_arn, queue_arn
 from batonq.core.commands import Job
-from batonq.core.shard.job_book import ACTIVE
+from batonq.core.shard.state.job_book import ACTIVE
 from batonq.core.spread import divided
 from batonq.errors import BatonError, InvalidInput, JobNotFound
 from batonq.node.catalog.queue_control import Control, Queue

@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage, Payload, encode_payload
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.jobs import movable_states
+from batonq.core.shard.commands.jobs import movable_states
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import InvalidInput, LogError, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log
 from batonq.node.jobs.redrive_filter import EditImpossible, decode_pick

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from batonq.core.catalog.entries import ReceiptKey
 from batonq.core.commands import Claim, Leases
-from batonq.core.shard.columns import as_run
+from batonq.core.shard.state.columns import as_run
 from batonq.errors import ReceiptInvalid, Unavailable
 
 VERSION = 2

@@ -11,7 +11,7 @@ from batonq.core.commands import Lease, Leases
 from batonq.core.ids import message_id, message_ids
 from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.state import Failure
+from batonq.core.shard.state.messages import Failure
 from batonq.errors import LogError, MessageGone
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.log_reader import read_message, read_run

@@ -71,8 +71,6 @@ class Channels:
         if self._stopping or not keeper.serving:
             return
         host = keeper.host()
-        if not host.shard.channels:
-            return
         for destination in host.shard.unsettled():
             pair = (keeper.number, destination)
             if destination != keeper.number and pair not in self._pumps:

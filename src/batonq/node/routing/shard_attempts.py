@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from batonq.core.commands import Accepted, Send
-from batonq.core.shard.send_commands import PRODUCER_WAITS
+from batonq.core.shard.commands.numbered_sends import PRODUCER_WAITS
 from batonq.errors import BatonError, NotOwner, OverLimit
 
 Way = list[int]  # the shards to ask, in order

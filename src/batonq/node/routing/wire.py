@@ -31,7 +31,7 @@ from batonq.core.commands import (
     Sent,
 )
 from batonq.core.payload import Payload
-from batonq.core.shard.state import Failure
+from batonq.core.shard.state.messages import Failure
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Received
 from batonq.node.routing.ports import ShardOperations, ShardPort

@@ -27,8 +27,8 @@ from batonq.core.commands import (
 from batonq.core.limits import GROUP_MESSAGES_MAX, ROLL_ROWS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ROW_WORDS
-from batonq.core.shard.columns import NIL
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.state.columns import NIL
 from batonq.core.spread import Hint
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log, Room
@@ -76,7 +76,7 @@ class ShardHost:
     ) -> None:
         self.shard = shard
         self.log = log
-        shard.producer_idle_ms = int(settings.producer_idle_hours * 3_600_000)
+        shard.forget_producers_after(int(settings.producer_idle_hours * 3_600_000))
         self.serving = False
         self.why = STARTING
         self._loop = loop

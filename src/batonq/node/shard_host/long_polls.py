@@ -129,7 +129,7 @@ class LongPolls:
             raise Unavailable(self._host.why)
         self._waiters.add_watcher(watcher)
         if unseen:
-            self._unserved.update(dict.fromkeys(self._host.shard.filled))
+            self._unserved.update(dict.fromkeys(self._host.shard.filled_queues()))
         self._see_to_it()
 
     def unwatch(self, watcher: Watcher) -> None:

@@ -177,7 +177,7 @@ class Maintenance:
 
     async def _purge_closed(self, host: ShardHost) -> None:
         """Remove what is left of deleted queues, a bounded number of messages at a time."""
-        for queue in host.shard.closing:
+        for queue in host.shard.closing():
             done = False
             while not done and host.serving:
                 state = host.shard.queues.get(queue)

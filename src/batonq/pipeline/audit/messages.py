@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
 from batonq.core.records import DeletedFlag, Reason, ReturnedFlag, State, Type
-from batonq.core.shard.columns import COUNT_MAX
 from batonq.core.shard.lifecycle import TRANSITIONS
+from batonq.core.shard.state.columns import COUNT_MAX
 from batonq.pipeline.audit import known
 from batonq.pipeline.audit.words import (
     CODED,

@@ -9,8 +9,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batonq.core.payload import AS_IS, NO_DIGEST, PAYLOAD_VERSION
-from batonq.core.records import MESSAGE_TYPES, NO_SLOT, ArrivedFlag, Reason, State, Type
-from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX
+from batonq.core.records import (
+    ARRIVED_NOTED,
+    ARRIVED_PREFIX,
+    CARRIED_PREFIX,
+    EDITED_PREFIX,
+    MESSAGE_TYPES,
+    NO_SLOT,
+    ArrivedFlag,
+    Reason,
+    State,
+    Type,
+)
 from batonq.errors import LogCorrupt
 from batonq.pipeline.events.arrays import Bools, Fixed, Ints, Words, fixed, message_ids, time, within
 from batonq.pipeline.events.names import Names, base_detail

@@ -9,8 +9,19 @@ from typing import Any
 
 from batonq.core import payload
 from batonq.core.ids import message_id
-from batonq.core.records import MESSAGE_TYPES, NO_SLOT, ROW_WORDS, ArrivedFlag, Reason, State, Type
-from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefix, decode_notes
+from batonq.core.records import (
+    CARRIED_PREFIX,
+    EDITED_PREFIX,
+    MESSAGE_TYPES,
+    NO_SLOT,
+    ROW_WORDS,
+    ArrivedFlag,
+    Reason,
+    State,
+    Type,
+    arrived_prefix,
+    decode_notes,
+)
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
 from batonq.pipeline.events.filters import Filter

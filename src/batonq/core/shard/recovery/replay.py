@@ -1,96 +1,144 @@
-"""Replaying frames, as followers and recovering nodes do. columnar_replay.py applies runs of records at once."""
+"""Applying committed frames: followers and recovery read the log and come to the owner's state."""
 
 from __future__ import annotations
 
+import json
 from array import array
 
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import ArrivedFlag, BaseFlag, LeaseFlag, Reason, ReturnedFlag, SentFlag, State, Type
-from batonq.core.shard.columnar_apply import RUN_MAX
-from batonq.core.shard.columnar_replay import RUN_MIN, RUN_TYPES, ColumnarReplay, alike_until, part_of
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX, decode_notes
+from batonq.core.records import (
+    ARRIVED_NOTED,
+    ARRIVED_PREFIX,
+    CARRIED_PREFIX,
+    EDITED_PREFIX,
+    ArrivedFlag,
+    BaseFlag,
+    LeaseFlag,
+    Reason,
+    ReturnedFlag,
+    SentFlag,
+    State,
+    Type,
+    decode_notes,
+    part_of,
+    skip,
+)
+from batonq.core.shard.commands.numbered_sends import NumberedSends
+from batonq.core.shard.commands.remembered_requests import RememberedRequests
+from batonq.core.shard.effects.message_records import MessageRecords
+from batonq.core.shard.effects.message_runs import RUN_MAX
+from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.moves.transfers import Transfers
+from batonq.core.shard.recovery.columnar_replay import RUN_MIN, RUN_TYPES, ColumnarReplay, alike_until
+from batonq.core.shard.recovery.truncation import Truncation
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.messages import Messages
 from batonq.errors import LogCorrupt
 
 _LOW32 = 0xFFFFFFFF
-_OVERLAYS_KEPT = 16  # per message that is moved repeatedly, in addition to the first overlay
 _SHARD_BITS = 0xFFFF
 
 
-class Replay(ColumnarReplay):
-    _attempt_notes = (0, 0)  # of the last row that was a lease by an attempt
+class Replay:
+    def __init__(
+        self,
+        messages: Messages,
+        records: MessageRecords,
+        columnar: ColumnarReplay,
+        arrivals: Arrivals,
+        transfers: Transfers,
+        numbered: NumberedSends,
+        requests: RememberedRequests,
+        jobs: JobBook,
+        truncation: Truncation,
+    ) -> None:
+        self.journal = messages.journal
+        self.frame = messages.frame
+        self.messages = messages
+        self.columns = messages.columns
+        self.attempts = messages.attempts
+        self.dedup = messages.dedup
+        self.records = records
+        self.columnar = columnar
+        self.arrivals = arrivals
+        self.transfers = transfers
+        self.numbered = numbered
+        self.requests = requests
+        self.jobs = jobs
+        self.truncation = truncation
+        self.base_parts: list[bytes] = []  # the parts read so far of a Base
+        self._attempt_notes = (0, 0)  # of the last row that was a lease by an attempt
 
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Apply one committed frame. Raises LogCorrupt if a record does not fit the state."""
         count = len(words) >> 3
         heads, times = words[0::8], words[2::8]
         notes: array[int] | None = None
-        row = count if self._fold_frame_of_sends(number, words, heads, times, variable) else 0
+        row = count if self.columnar.fold_frame_of_sends(number, words, heads, times, variable) else 0
         while row < count:
             stop = row + 1
             kind = heads[row] & 0xFF
-            if kind in RUN_TYPES and not self.before_base:
+            if kind in RUN_TYPES and not self.journal.before_base:
                 stop = alike_until(times, row, alike_until(heads, row, min(row + RUN_MAX, count)))
                 if kind == Type.LEASED:  # the notes name the holder; a run has one holder
                     notes = words[6::8] if notes is None else notes
                     stop = alike_until(notes, row, stop)
             position, rows = number << 16 | row, words[row << 3 : stop << 3]
-            if stop - row < RUN_MIN or not self._fold_run(position, rows, variable):
+            if stop - row < RUN_MIN or not self.columnar.fold_run(position, rows, variable):
                 for at in range(0, len(rows), 8):
-                    self._apply(position + (at >> 3), rows[at : at + 8], variable)
+                    self.apply(position + (at >> 3), rows[at : at + 8], variable)
             row = stop
         if self.frame.number <= number:
             self.frame.begin(number + 1)
 
-    def _apply(self, position: int, row: array[int], variable: bytes) -> None:
+    def apply(self, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, _, w6, w7 = row
-        self._move_time(w2)
+        self.messages.move_time(w2)
         kind = w0 & 0xFF
         slot = w7 & _LOW32
         if kind == Type.SENT:
             self._apply_sent(position, row, variable)
         elif kind == Type.LEASED:
-            queue = self._message(slot, w1, Type.LEASED)
+            queue = self.messages.expect(slot, w1, Type.LEASED)
             if queue is not None:
                 holder, attempt = decode_notes(part_of(variable, w6))
-                self._on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
-                if w0 >> 8 & LeaseFlag.ATTEMPT and not self.before_base:
+                self.records.on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
+                if w0 >> 8 & LeaseFlag.ATTEMPT and not self.journal.before_base:
                     lease = slot, w1, w4 & _LOW32
                     self._replay_attempt(queue.number, attempt, lease, w2 + (w7 >> 32), (position >> 16, w6))
         elif kind == Type.EXTENDED:
-            if self._message(slot, w1, Type.EXTENDED) is not None:
-                self._on_extended(slot, w3, position, bool(w0 >> 8 & LeaseFlag.ATTEMPT))
+            if self.messages.expect(slot, w1, Type.EXTENDED) is not None:
+                self.records.on_extended(slot, w3, position, bool(w0 >> 8 & LeaseFlag.ATTEMPT))
         elif kind == Type.RETURNED:
-            queue = self._message(slot, w1, Type.RETURNED)
+            queue = self.messages.expect(slot, w1, Type.RETURNED)
             if queue is not None:
                 error_class, text = decode_notes(part_of(variable, w6)) if w6 >> 32 else ("", "")
                 charged = not w0 >> 8 & ReturnedFlag.UNCHARGED
-                self._on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text, charged)
+                self.records.on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text, charged)
         elif kind == Type.DELETED:
-            queue = self._message(slot, w1, Type.DELETED)
+            queue = self.messages.expect(slot, w1, Type.DELETED)
             if queue is not None:
-                self._on_deleted(queue, slot, w2, w0 >> 24 & 0xFF)
+                self.records.on_deleted(queue, slot, w2, w0 >> 24 & 0xFF)
         else:
             self._apply_rare(kind, position, row, variable)
 
     def _apply_sent(self, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, w5, w6, w7 = row
-        queue = self._queue(w0 >> 32)
+        queue = self.messages.named_queue(w0 >> 32)
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
         self._check_free(slot, w1)
-        self._on_sent(queue, slot, w1, w2, w3, w4, w7 >> 32, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF, position, w6)
+        self.records.on_sent(queue, slot, w1, w2, w3, w4, w7 >> 32, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF, position, w6)
         if flags & SentFlag.DEDUPLICATED:
             mark = content_mark(part_of(variable, w6))
-            self._on_dedup(queue, slot, w1, w2, w5, mark, bool(flags & SentFlag.DEDUP_LIVES))
+            self.dedup.put(queue, slot, w1, w2, w5, mark, bool(flags & SentFlag.DEDUP_LIVES))
 
     def _check_free(self, slot: int, sequence: int) -> None:
         columns = self.columns
         if slot < columns.used and columns.state[slot] != State.FREE:
-            if not self.before_base:
+            if not self.journal.before_base:
                 raise LogCorrupt(f"message {sequence} takes slot {slot}, where message {columns.sequence[slot]} is")
-            self._drop_notes(slot)
+            self.messages.drop_notes(slot)
             columns.state[slot] = State.FREE
 
     def _replay_attempt(
@@ -101,42 +149,42 @@ class Replay(ColumnarReplay):
         All rows of one receive share their notes: frame and w6. A receive with the same attempt at the same time, whose
         earlier leases ended at once, has other notes.
         """
-        known = self.attempts.get((queue, attempt))
+        known = self.attempts.by_key.get((queue, attempt))
         leases = known.leases if known is not None and notes == self._attempt_notes else ()
         self._attempt_notes = notes
-        self._on_attempt(queue, attempt, expires_ms, (*leases, lease))
+        self.attempts.put(queue, attempt, expires_ms, (*leases, lease))
 
     def _apply_rare(self, kind: int, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, w5, w6, w7 = row
         slot = w7 & _LOW32
         if kind == Type.REQUESTED:
-            self.requests.put(w5, w1, -(-w3 // 1000), w4, w2 // 1000)
+            self.requests.on_requested(w5, w1, w2, w3, w4)
         elif kind == Type.PRODUCED:
-            self.producers.put(w5, w3, w1, w4, w7 >> 32, w2 // 1000)
+            self.numbered.on_produced(w5, w3, w1, w4, w2, w7 >> 32)
         elif kind == Type.OWED:
-            queue = self._message(slot, w1, Type.OWED)
+            queue = self.messages.expect(slot, w1, Type.OWED)
             if queue is not None:
                 shard, number = w3 & _SHARD_BITS, w3 >> 16
-                self._on_owed(queue, slot, w2, shard, number, w7 >> 32, w0 >> 24 & 0xFF, position)
+                self.transfers.on_owed(queue, slot, w2, shard, number, w7 >> 32, w0 >> 24 & 0xFF, position)
         elif kind == Type.ARRIVED:
             self._apply_arrived(position, row, variable)
         elif kind == Type.EDITED:
             self._apply_edited(position, row, variable)
         elif kind == Type.SETTLED:
-            queue = self._message(slot, w1, Type.SETTLED)
+            queue = self.messages.expect(slot, w1, Type.SETTLED)
             if queue is not None:
                 shard, number = w3 & _SHARD_BITS, w3 >> 16
-                self._on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w7 >> 32, w4, position)
+                self.transfers.on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w7 >> 32, w4, position)
         elif kind == Type.POLICY_SET:
-            self._on_policy(QueuePolicy.decode(part_of(variable, w6)))
+            self.messages.on_policy(QueuePolicy.decode(part_of(variable, w6)))
         elif kind == Type.QUEUE_PURGED:
-            self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3), w5)
+            self.messages.on_purged(self.messages.named_queue(w0 >> 32), w1, w2, bool(w3), w5)
         elif kind == Type.QUEUE_CLOSED:
-            self._queue(w0 >> 32).closed = True
+            self.messages.named_queue(w0 >> 32).closed = True
         elif kind == Type.EPOCH:
-            self._on_epoch(w1, w3, w4)
+            self.messages.on_epoch(w1, w3, w4)
         elif kind == Type.JOB_SET:
-            self._on_job(part_of(variable, w6))
+            self.jobs.on_job(json.loads(part_of(variable, w6)))
         elif kind == Type.CARRIED:
             self._apply_carried(position, row, variable)
         elif kind == Type.BASE:
@@ -152,20 +200,20 @@ class Replay(ColumnarReplay):
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
         if flags & ArrivedFlag.REFUSED:
             if not flags & ArrivedFlag.OVERLAY:
-                self._on_entry(w5 & _SHARD_BITS, w5 >> 16, w0 >> 24 & 0xFF)
+                self.arrivals.on_entry(w5 & _SHARD_BITS, w5 >> 16, w0 >> 24 & 0xFF)
             return
         if not flags & ArrivedFlag.OVERLAY:
-            self._on_entry(w5 & _SHARD_BITS, w5 >> 16, Reason.ACCEPTED)
-        queue = self._queue(w0 >> 32)
+            self.arrivals.on_entry(w5 & _SHARD_BITS, w5 >> 16, Reason.ACCEPTED)
+        queue = self.messages.named_queue(w0 >> 32)
         priority, count, expires_s = w0 >> 16 & 0xFF, w4 & _LOW32, w7 >> 32
         reason = w0 >> 24 & 0xFF
         self._check_free(slot, w1)
         if flags & ArrivedFlag.OVERLAY:
             source = w5 & _LOW32
             known = source < self.columns.used and self.columns.state[source] == State.OWED
-            if self.before_base and not known:
+            if self.journal.before_base and not known:
                 return  # the payload was in the dropped front; a later Carried record has the message
-            self._on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
+            self.arrivals.on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
             return
         part = part_of(variable, w6)
         redriven = maximum = 0
@@ -175,39 +223,8 @@ class Replay(ColumnarReplay):
         else:
             prefix = ARRIVED_PREFIX.size
             group, origin = ARRIVED_PREFIX.unpack_from(part)
-        self._on_arrived(queue, slot, w1, w2, w3, count, expires_s, priority, group, position, skip(w6, prefix))
-        self._note_arrival(slot, reason, origin, redriven, maximum)
-
-    def _on_moved(
-        self,
-        queue: QueueState,
-        slot: int,
-        source: int,
-        sequence: int,
-        time: int,
-        sent_ms: int,
-        count: int,
-        expires_s: int,
-        priority: int,
-        position: int,
-        reason: int,
-    ) -> None:
-        """Apply a move within the shard: the new message shares the old one's payload and has its own lineage."""
-        columns = self.columns
-        old = self.queues[columns.queue[source]]
-        line = columns.line[source]
-        in_line = old.fifo and not self.before_base and line != NIL
-        group = self.lines.group(line, True) if in_line else self.loose_groups.get(source, 0)
-        payload_position, payload_extent = columns.position[source], columns.extent[source]
-        self._on_arrived(
-            queue, slot, sequence, time, sent_ms, count, expires_s, priority, group, position, payload_extent
-        )
-        columns.position[slot] = payload_position
-        past = self.overlays.get(source, ())
-        self.overlays[slot] = (*past[:1], *past[1:][-_OVERLAYS_KEPT:], position)
-        redriven = self.redriver(old.number) if reason == Reason.REDRIVE else self.redriven.get(source, 0)
-        maximum = self.maxima.get(source, 0) or self.kept_maxima.get(source, 0)
-        self._note_arrival(slot, reason, old.number | self.number << 32, redriven, maximum)
+        self.arrivals.on_arrived(queue, slot, w1, w2, w3, count, expires_s, priority, group, position, skip(w6, prefix))
+        self.arrivals.note_arrival(slot, reason, origin, redriven, maximum)
 
     def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
         """Apply a message that was copied forward. A known message only gets a new position. After the front was
@@ -218,9 +235,9 @@ class Replay(ColumnarReplay):
         slot = row[7] & _LOW32
         extent = skip(w6, CARRIED_PREFIX.size)
         if slot < columns.used and columns.state[slot] != State.FREE and columns.sequence[slot] == w1:
-            self._on_carried(slot, position, extent)
+            self.messages.on_carried(slot, position, extent)
             return
-        if not self.before_base:
+        if not self.journal.before_base:
             raise LogCorrupt(f"message {w1} is carried, but is not there")
         self._begin_with(position, row, part_of(variable, w6), extent)
 
@@ -231,9 +248,9 @@ class Replay(ColumnarReplay):
         key = EDITED_PREFIX.unpack_from(part_of(variable, w6))[0]
         w6 = skip(w6, EDITED_PREFIX.size)
         extent = skip(w6, CARRIED_PREFIX.size)
-        queue = self._message(slot, row[1], Type.EDITED)
+        queue = self.messages.expect(slot, row[1], Type.EDITED)
         if queue is not None:
-            self._on_edited(queue, slot, key, position, extent)
+            self.messages.on_edited(queue, slot, key, position, extent)
         else:
             self._begin_with(position, row, part_of(variable, w6), extent)
 
@@ -243,47 +260,16 @@ class Replay(ColumnarReplay):
         columns = self.columns
         slot = w7 & _LOW32
         state, doomed, maximum, first_received, leased, group, sent_ms = CARRIED_PREFIX.unpack_from(part)
-        queue = self._queue(w0 >> 32)
+        queue = self.messages.named_queue(w0 >> 32)
         self._check_free(slot, w1)
-        self._insert(queue, slot, w1, position, extent, w0 >> 16 & 0xFF, sent_ms, w7 >> 32)
+        self.messages.insert(queue, slot, w1, position, extent, w0 >> 16 & 0xFF, sent_ms, w7 >> 32)
         columns.state[slot], columns.until[slot] = state, w3
         columns.epoch[slot], columns.count[slot] = w4 & _LOW32, w4 >> 32
         columns.first_received[slot], columns.leased[slot], columns.doomed[slot] = first_received, leased, doomed
         if group:
-            self.loose_groups[slot] = group
+            self.messages.loose_groups[slot] = group
         if maximum:
-            self.maxima[slot] = maximum
-
-    def group_of(self, slot: int) -> int:
-        """The group of a message, wherever it is stored at the moment."""
-        line = self.columns.line[slot]
-        if line == NIL:
-            return self.loose_groups.get(slot, 0)
-        return self.lines.group(line, self.queues[self.columns.queue[slot]].fifo)
-
-    def carried_prefix(self, slot: int) -> bytes:
-        """The prefix of a record that can be a message's first: its state apart from the record's words and the
-        payload.
-        """
-        columns = self.columns
-        return CARRIED_PREFIX.pack(
-            columns.state[slot],
-            columns.doomed[slot],
-            self.maxima.get(slot, 0),
-            columns.first_received[slot],
-            columns.leased[slot],
-            self.group_of(slot),
-            columns.sent[slot],
-        )
-
-    def _on_carried(self, slot: int, position: int, extent: int) -> None:
-        columns = self.columns
-        if not self.before_base:
-            queue = self.queues[columns.queue[slot]]
-            queue.bytes += (extent >> 32) - (columns.extent[slot] >> 32)
-        columns.position[slot] = columns.last[slot] = position
-        columns.extent[slot] = extent
-        self.overlays.pop(slot, None)
+            self.messages.maxima[slot] = maximum
 
     def _apply_base(self, first_frame: int, part: int, more: bool, data: bytes) -> None:
         """Apply one part of a Base. A Base that was written for a later truncation is skipped, because the state is
@@ -291,7 +277,7 @@ class Replay(ColumnarReplay):
 
         An owner that died between two parts left an incomplete Base. The next Base begins with part 0 again.
         """
-        if not self.before_base or first_frame < self.before_base:
+        if not self.journal.before_base or first_frame < self.journal.before_base:
             return
         if part == 0:
             self.base_parts.clear()
@@ -299,13 +285,5 @@ class Replay(ColumnarReplay):
             raise LogCorrupt(f"part {part} of a Base follows {len(self.base_parts)} parts of it")
         self.base_parts.append(data)
         if not more:
-            self.load_base(self.base_parts)
+            self.truncation.load_base(self.base_parts)
             self.base_parts = []
-
-    def load_base(self, parts: list[bytes]) -> None:
-        raise NotImplementedError
-
-
-def skip(w6: int, prefix: int) -> int:
-    """The extent without its first `prefix` bytes."""
-    return (w6 & _LOW32) + prefix | ((w6 >> 32) - prefix) << 32

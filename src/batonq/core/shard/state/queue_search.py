@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.timers import Timers
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
 
 SEEK_STEP = 10_000  # messages per step of a walk, about a millisecond
 PROBES = 512
@@ -12,7 +12,11 @@ FAR = 2 * PROBES  # distance above which probing for a nearer start pays off
 _GOLDEN = 0x9E3779B1  # 2**32 divided by the golden ratio: its multiples spread evenly, whatever pattern slots have
 
 
-class QueueSearch(Timers):
+class QueueSearch:
+    def __init__(self, messages: Messages) -> None:
+        self.messages = messages
+        self.columns = messages.columns
+
     def stands(self, queue: QueueState, slot: int, sequence: int) -> bool:
         """Whether the message that was seen in this slot is still there."""
         columns = self.columns
@@ -46,7 +50,7 @@ class QueueSearch(Timers):
 
         To continue a walk, pass the slot that the last step reached and the sequence in it.
         """
-        queue = self.queue_state(number)
+        queue = self.messages.queue_state(number)
         columns = self.columns
         sequences, following = columns.sequence, columns.queue_next
         if queue.tail == NIL or sequences[queue.tail] <= after_sequence:

@@ -22,8 +22,8 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.records import State
-from batonq.core.shard.columns import NIL, Columns, counted
-from batonq.core.shard.hash_index import EMPTY, HashIndex
+from batonq.core.shard.state.columns import NIL, Columns, counted
+from batonq.core.shard.state.hash_index import EMPTY, HashIndex
 
 _MASK64 = (1 << 64) - 1
 _QUEUE_MIX = 0x9E3779B97F4A7C15

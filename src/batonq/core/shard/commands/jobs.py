@@ -19,13 +19,15 @@ from enum import Enum
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import key_hash
 from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
-from batonq.core.records import Reason, State, Type
-from batonq.core.shard.arrivals import Arrivals
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.replay import skip
-from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX
-from batonq.core.shard.transfer import NO_QUEUE
+from batonq.core.records import CARRIED_PREFIX, EDITED_PREFIX, Reason, State, Type, skip
+from batonq.core.shard.clock import Clock
+from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.moves.transfers import NO_QUEUE, Transfers
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_search import QueueSearch
+from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
 INTERVAL_MS = 100
@@ -56,12 +58,36 @@ class Budget:
         return self.scans <= 0 or self.moves <= 0
 
 
-class Jobs(Arrivals):
+class JobCommands:
+    def __init__(
+        self,
+        messages: Messages,
+        clock: Clock,
+        search: QueueSearch,
+        arrivals: Arrivals,
+        transfers: Transfers,
+        jobs: JobBook,
+    ) -> None:
+        self.journal = messages.journal
+        self.number = self.journal.number
+        self.frame = messages.frame
+        self.messages = messages
+        self.columns = messages.columns
+        self.queues = messages.queues
+        self.clock = clock
+        self.search = search
+        self.arrivals = arrivals
+        self.transfers = transfers
+        self.jobs = jobs
+        # soft: not replayed
+        self.turn = 0  # the running job with which the next step begins
+        self.to_examine: dict[str, int] = {}  # job → number of messages that node/ may choose for it
+
     # --- requests ----------------------------------------------------------------------------------------
 
     def start_job(self, job: Job, now: int) -> Job:
         """Start moving the messages that are now in a dead-letter queue, or the DEAD messages of another queue."""
-        now = self.begin(now)
+        now = self.clock.begin(now)
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
             raise QueueDoesNotExist()
@@ -74,17 +100,17 @@ class Jobs(Arrivals):
             started_ms=now,
             resumed_ms=now,
             to_move=job.listed or (queue.dead if job.only_dead else queue.messages),
-            through_sequence=self.next_sequence - 1,
+            through_sequence=self.journal.next_sequence - 1,
             moved=0,
         )
-        self._set_job(job, now)
+        self.jobs.set(job, now)
         return self.jobs[job.id]
 
     def cancel_job(self, job_id: str, now: int) -> Job:
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no running job with this id.")
-        self._set_job(replace(job, state="CANCELLING"), self.begin(now))
+        self.jobs.set(replace(job, state="CANCELLING"), self.clock.begin(now))
         return self.jobs[job_id]
 
     def pause_job(self, job_id: str, why: str, now: int) -> Job:
@@ -93,7 +119,7 @@ class Jobs(Arrivals):
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no running job with this id.")
         if job.state == "RUNNING":
-            self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), self.begin(now))
+            self.jobs.set(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), self.clock.begin(now))
         return self.jobs[job_id]
 
     def resume_job(self, job_id: str, now: int) -> Job:
@@ -102,18 +128,18 @@ class Jobs(Arrivals):
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no paused job with this id.")
         if job.state == "PAUSED":
-            now = self.begin(now)
+            now = self.clock.begin(now)
             moved, died = job.moved, job.died_again
             marked = replace(job, mark_moved=moved, mark_died=died, next_moved=moved, next_died=died)
-            self._set_job(replace(marked, state="RUNNING", why="", resumed_ms=now), now)
+            self.jobs.set(replace(marked, state="RUNNING", why="", resumed_ms=now), now)
         return self.jobs[job_id]
 
     def fail_job(self, job_id: str, why: str, now: int) -> None:
         """Fail a job that node/ found to be impossible as requested."""
         job = self.jobs.get(job_id)
         if job is not None and job.state == "RUNNING":
-            now = self.begin(now)
-            self._set_job(replace(job, state="FAILED", why=why, ended_ms=now), now)
+            now = self.clock.begin(now)
+            self.jobs.set(replace(job, state="FAILED", why=why, ended_ms=now), now)
 
     # --- a step ----------------------------------------------------------------------------------------
 
@@ -124,36 +150,36 @@ class Jobs(Arrivals):
         Afterwards `to_examine` holds the jobs that wait for node/ to choose messages, and how many it may choose for
         each.
         """
-        now = self.begin(now)
+        now = self.clock.begin(now)
         self.to_examine.clear()
         active = [self.jobs[job_id] for job_id in self.jobs.active]
         running = [job for job in active if job.state != "PAUSED"]
         if not running:
             return None
-        self.job_turn += 1
-        first = self.job_turn % len(running)
-        budget = Budget(self.limits)
+        self.turn += 1
+        first = self.turn % len(running)
+        budget = Budget(self.journal.limits)
         bytes_end = self.frame.size + STEP_BYTES_MAX
         due: list[int | None] = []
         for at, job in enumerate(running[first:] + running[:first]):
             if self.frame.size >= bytes_end:
-                self.job_turn += at - 1  # the next step begins with this job
+                self.turn += at - 1  # the next step begins with this job
                 due.append(now + SOON_MS)
                 break
             due.append(self._step(job, now, budget))
         return min((at for at in due if at is not None), default=None)
 
     def _step(self, job: Job, now: int, budget: Budget) -> int | None:
-        outstanding = self.redriving.get(job.source, 0)
+        outstanding = self.transfers.redriving.get(job.source, 0)
         if job.state == "CANCELLING":
             if outstanding:
                 return now + INTERVAL_MS
-            self._set_job(replace(job, state="CANCELLED", why="", ended_ms=now), now)
+            self.jobs.set(replace(job, state="CANCELLED", why="", ended_ms=now), now)
             return None
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
             why = "The source queue was deleted."
-            self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
+            self.jobs.set(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
             return None
         if self._pauses(job, now):
             return None
@@ -169,10 +195,10 @@ class Jobs(Arrivals):
         job = self.jobs[job.id]
         if job.state != "RUNNING":
             return None
-        outstanding = self.redriving.get(job.source, 0)
+        outstanding = self.transfers.redriving.get(job.source, 0)
         through = job.cursor >= job.through_sequence or (job.max_messages and job.moved >= job.max_messages)
         if through and not outstanding:
-            self._set_job(replace(job, state="COMPLETED", why="", ended_ms=now), now)
+            self.jobs.set(replace(job, state="COMPLETED", why="", ended_ms=now), now)
             return None
         if job.again_ms > now:
             return job.again_ms
@@ -187,16 +213,16 @@ class Jobs(Arrivals):
         return max(job.share, rate * max(RAMP_BEGINS_AT, passed / job.ramp_ms))
 
     def _credit(self, job: Job, now: int) -> int:
-        last_ms, credit = self.job_pace.get(job.id, (now, job.share))
+        last_ms, credit = self.jobs.pace.get(job.id, (now, job.share))
         rate = self.job_rate(job, now)
         credit = min(credit + (now - last_ms) * rate / 1000, max(1.0, rate / 2))
-        self.job_pace[job.id] = (now, credit)
+        self.jobs.pace[job.id] = (now, credit)
         return int(credit)
 
     def _used(self, job: Job, count: int) -> None:
         if job.id in self.jobs.active:
-            last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
-            self.job_pace[job.id] = (last_ms, credit - count)
+            last_ms, credit = self.jobs.pace.get(job.id, (self.journal.last_time_ms, 1.0))
+            self.jobs.pace[job.id] = (last_ms, credit - count)
 
     def _pauses(self, job: Job, now: int) -> bool:
         """Pause the job if too many of the messages that it moved last were dead-lettered again; returns whether it
@@ -210,11 +236,11 @@ class Jobs(Arrivals):
                 f"Too many moved messages were dead-lettered again: {died} of the last {moved}. Find out why they "
                 "fail, then resume or cancel the job."
             )
-            self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), now)
+            self.jobs.set(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), now)
             return True
         if job.moved - job.next_moved >= DYING_WINDOW:
             job = replace(job, mark_moved=job.next_moved, mark_died=job.next_died)
-            self._set_job(replace(job, next_moved=job.moved, next_died=job.died_again), now)
+            self.jobs.set(replace(job, next_moved=job.moved, next_died=job.died_again), now)
         return False
 
     # --- choosing --------------------------------------------------------------------------------------
@@ -222,11 +248,11 @@ class Jobs(Arrivals):
     def _take_all(self, job: Job, queue: QueueState, credit: int, now: int, budget: Budget) -> None:
         """Move every message that can be moved, in order. Leased and delayed messages are skipped."""
         columns = self.columns
-        slot, sequence = self.job_place.get(job.id, (NIL, 0))
-        if not self.stands(queue, slot, sequence):
-            slot = self.near(queue, job.cursor)
+        slot, sequence = self.jobs.place.get(job.id, (NIL, 0))
+        if not self.search.stands(queue, slot, sequence):
+            slot = self.search.near(queue, job.cursor)
         elif sequence < job.cursor:  # the job went back; a step may end before it reaches its cursor again
-            nearer = self.near(queue, job.cursor)
+            nearer = self.search.near(queue, job.cursor)
             slot = nearer if sequence < columns.sequence[nearer] <= job.cursor else slot
         movable = movable_states(job)
         cursor, seen, used = job.cursor, job.seen, 0
@@ -254,7 +280,7 @@ class Jobs(Arrivals):
                 cursor = sequence
             slot = following
         if slot != NIL and job.id in self.jobs.active:
-            self.job_place[job.id] = (slot, columns.sequence[slot])
+            self.jobs.place[job.id] = (slot, columns.sequence[slot])
         self._used(job, used)
         self._progress(job, cursor, seen, examined, matched, now)
 
@@ -277,7 +303,7 @@ class Jobs(Arrivals):
         message was refused, the choice is dropped and node/ examines messages from there. Returns when to call
         `step_jobs` again.
         """
-        now = self.begin(now)
+        now = self.clock.begin(now)
         job = self.jobs.get(job_id)
         queue = self.queues.get(job.source) if job is not None else None
         if job is None or job.state != "RUNNING" or job.cursor != cursor or queue is None or queue.closed:
@@ -285,7 +311,10 @@ class Jobs(Arrivals):
         movable = movable_states(job)
         matched, seen, used = job.matched, job.seen, 0
         for found in chosen:
-            if not self.stands(queue, found.slot, found.sequence) or self.columns.state[found.slot] not in movable:
+            if (
+                not self.search.stands(queue, found.slot, found.sequence)
+                or self.columns.state[found.slot] not in movable
+            ):
                 continue
             outcome = self._redrive(job, found.slot, found.payload, now)
             if outcome is Outcome.FULL or outcome is Outcome.FAILED:
@@ -307,7 +336,7 @@ class Jobs(Arrivals):
         job = self.jobs[job.id]
         if job.state == "RUNNING" and (cursor, examined, matched) != (job.cursor, job.examined, job.matched):
             job = replace(job, cursor=cursor, seen=seen, examined=examined, matched=matched, not_found=not_found)
-            self._set_job(job, now)
+            self.jobs.set(job, now)
 
     def _redrive(self, job: Job, slot: int, payload: bytes | None, now: int) -> Outcome:
         """Move one message to the job's destination, or to its origin, with `payload` as its new content if given.
@@ -317,38 +346,42 @@ class Jobs(Arrivals):
         columns = self.columns
         queue = self.queues[job.source]
         to = job.destination
-        shard = self.place_of(slot, to, job.destination_shard, job.destination_spread)
+        shard = self.transfers.place_of(slot, to, job.destination_shard, job.destination_spread)
         if not to:
-            origin = self.origins.get(slot, 0)
+            origin = self.messages.origins.get(slot, 0)
             shard, to = origin >> 32, origin & 0xFFFFFFFF
-            shard = self.place_of(slot, to, shard, job.origin_spreads.get(str(to), ""))
+            shard = self.transfers.place_of(slot, to, shard, job.origin_spreads.get(str(to), ""))
         if not to and columns.state[slot] == State.DEAD:
             to = job.source  # a FIFO group stays on this shard while it has a message here
-            shard = self.number if queue.fifo else self.place_of(slot, to, self.number, queue.policy.spread)
+            shard = self.number if queue.fifo else self.transfers.place_of(slot, to, self.number, queue.policy.spread)
         if not to:
             return Outcome.STAYS
         if shard == self.number and to != job.source:
             size = columns.extent[slot] >> 32 if payload is None else len(payload)
-            if self._acceptance(self.queues.get(to), queue.fifo, size) == Reason.REFUSED_FULL:
-                self._wait_for_room(self.jobs[job.id], columns.sequence[slot], to, now)
+            if self.arrivals.acceptance(self.queues.get(to), queue.fifo, size) == Reason.REFUSED_FULL:
+                self.transfers.wait_for_room(self.jobs[job.id], columns.sequence[slot], to, now)
                 return Outcome.FULL
         if payload is not None:
             self._edit(queue, slot, payload, job.key, now)
-        self.owe(slot, shard, to, Reason.REDRIVE, now)
+        self.transfers.owe(slot, shard, to, Reason.REDRIVE, now)
         if self.jobs[job.id].state != "RUNNING":
             return Outcome.FAILED
-        if self.passed and self.passed.get(slot) == shard | to << 16 and columns.state[slot] != State.OWED:
+        if (
+            self.transfers.passed
+            and self.transfers.passed.get(slot) == shard | to << 16
+            and columns.state[slot] != State.OWED
+        ):
             return self._redrive(job, slot, None, now)  # that shard refused the moved group: try the next shard
         return Outcome.MOVED
 
     def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:
-        w6 = self.frame.put(EDITED_PREFIX.pack(key) + self.carried_prefix(slot) + payload)
+        w6 = self.frame.put(EDITED_PREFIX.pack(key) + self.messages.carried_prefix(slot) + payload)
         columns = self.columns
-        position = self._row(
+        position = self.messages.write(
             Type.EDITED, queue.number, slot, now, until=columns.until[slot], w6=w6, auxiliary=columns.expires[slot]
         )
         extent = skip(w6, EDITED_PREFIX.size + CARRIED_PREFIX.size)
-        self._on_edited(queue, slot, key, position, extent)
+        self.messages.on_edited(queue, slot, key, position, extent)
 
 
 def movable_states(job: Job) -> tuple[State, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from batonq.core.commands import Counters
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.ready_order import Lines, Ready
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.ready_order import Lines, Ready
 
 # GAUGES and TOTALS follow from records and are replayed; SOFT counters are not.
 GAUGES = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
@@ -75,6 +75,18 @@ class QueueState:
     @property
     def messages(self) -> int:
         return self.visible + self.in_flight + self.delayed + self.owed + self.dead
+
+    def full(self, added_bytes: int, others: int = 0, other_bytes: int = 0) -> str:
+        """Why the queue's limits refuse one more message, in addition to `others` that are sent with it; empty if the
+        queue has room.
+        """
+        policy = self.policy
+        messages, size = self.messages + others, self.bytes + other_bytes
+        if policy.messages_max and messages >= policy.messages_max:
+            return f"Queue {policy.name} is full: it holds {messages} messages, its limit."
+        if policy.bytes_max and size + added_bytes > policy.bytes_max:
+            return f"Queue {policy.name} is full: it holds {size} bytes, and its limit is {policy.bytes_max}."
+        return ""
 
     def counters(self, oldest_sent_ms: int) -> Counters:
         return Counters(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from batonq.core.commands import Job
+from batonq.core.records import Type
+from batonq.core.shard.state.journal import Journal
 
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that has not ended
 KEPT_MAX = 10  # ended jobs kept per queue
@@ -15,11 +21,38 @@ TOTAL_MAX = 10_000
 class JobBook(dict[str, Job]):
     """Jobs by id, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: Journal) -> None:
         super().__init__()
+        self._journal = journal
         self.active: dict[str, None] = {}  # ids of the jobs that have not ended
         self._of_queue: dict[int, list[str]] = {}  # oldest first; only the newest can be active
         self._by_key: dict[int, str] = {}
+        # soft: not replayed
+        self.pace: dict[str, tuple[int, float]] = {}  # job → time of its last step, messages it may move
+        self.place: dict[str, tuple[int, int]] = {}  # job → slot and sequence to continue from
+
+    def set(self, job: Job, now: int) -> None:
+        """Record the new state of a job."""
+        if job.ended_ms and job.listed:
+            job = replace(job, selection="")  # the list of ids can be long and is no longer needed
+        data = json.dumps(job.values(), separators=(",", ":"), sort_keys=True).encode()
+        frame = self._journal.frame
+        frame.add(Type.JOB_SET | job.source << 32, 0, now, 0, 0, 0, frame.put(data), 0)
+        self.on_job(json.loads(data))
+
+    def on_job(self, values: dict[str, Any]) -> None:
+        job = Job.from_values(values)
+        self._journal.note_format(job.destination_spread or "".join(job.origin_spreads.values()))
+        self.put(job)
+        if job.state not in ACTIVE:
+            self.pace.pop(job.id, None)
+            self.place.pop(job.id, None)
+
+    def load(self, jobs: Iterable[dict[str, Any]]) -> None:
+        for table in (self, self.active, self._of_queue, self._by_key):
+            table.clear()
+        for values in jobs:
+            self.on_job(values)
 
     def put(self, job: Job) -> None:
         """Add or replace a job. If the job has ended, older ended jobs beyond the limits are dropped."""
@@ -57,6 +90,27 @@ class JobBook(dict[str, Job]):
     def of_key(self, key: int) -> Job | None:
         job_id = self._by_key.get(key) if key else None
         return self[job_id] if job_id is not None else None
+
+    def redriver(self, queue: int) -> int:
+        """The key of the newest job on a queue, which is the job that moves messages out of it now."""
+        newest = self.newest_on(queue)
+        return newest.key if newest is not None else 0
+
+    def died_again(self, key: int) -> None:
+        """Count a message that a job had moved, and that is dead again."""
+        job = self.of_key(key)
+        if job is not None:
+            job.died_again += 1
+
+    def moved_one(self, queue: int, sequence: int) -> None:
+        """Count a message that the active job of a queue has moved."""
+        job = self.active_on(queue)
+        if job is None:
+            return
+        job.moved += 1
+        if job.tries and sequence == job.blocked:  # the destination has room again
+            job.tries = job.blocked = 0
+            job.why = ""
 
     def validate(self) -> None:
         assert set(self.active) == {job.id for job in self.values() if job.state in ACTIVE}, "an active job is lost"

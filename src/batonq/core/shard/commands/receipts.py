@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from batonq.core.commands import ChangeVisibility, Claim, Delete, Failing, Nack
 from batonq.core.records import DeletedFlag, LeaseFlag, Reason, State, Type
 from batonq.core.retry import parse_retry
-from batonq.core.shard.columns import as_run, counted, joined
+from batonq.core.shard.clock import Clock
+from batonq.core.shard.effects.message_records import MessageRecords
+from batonq.core.shard.effects.message_runs import MessageRuns
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.receive_commands import ReceiveCommands
+from batonq.core.shard.moves.returns import Returns
+from batonq.core.shard.state.columns import as_run, counted, joined
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, InvalidInput
 
 VISIBILITY_MAX_MS = 43_200_000
@@ -22,7 +26,18 @@ _LEASED_BYTE = bytes((_IN_FLIGHT,))
 _ACKNOWLEDGED = int(Type.DELETED) | int(Reason.ACK) << 24
 
 
-class ReceiptCommands(ReceiveCommands):
+class ReceiptCommands:
+    def __init__(
+        self, messages: Messages, clock: Clock, records: MessageRecords, runs: MessageRuns, returns: Returns
+    ) -> None:
+        self.frame = messages.frame
+        self.messages = messages
+        self.columns = messages.columns
+        self.clock = clock
+        self.records = records
+        self.runs = runs
+        self.returns = returns
+
     def standing(self, number: int, claim: Claim, now: int) -> Standing:
         columns = self.columns
         slot = claim.slot
@@ -50,8 +65,8 @@ class ReceiptCommands(ReceiveCommands):
         Claims that every rule allows are written as one run: for all requests together, otherwise per request,
         otherwise per claim. Raises QueueDoesNotExist.
         """
-        now = self.begin(now)
-        queue = self.queue_state(commands[0].queue)
+        now = self.clock.begin(now)
+        queue = self.messages.queue_state(commands[0].queue)
         if len(commands) > 1:
             claims = [claim for command in commands for claim in command.claims]
             if not queue.fifo:  # in a FIFO queue sorting would change the order in which groups unlock
@@ -81,8 +96,8 @@ class ReceiptCommands(ReceiveCommands):
             if verdict.act:
                 reason = int(verdict.reason)
                 flags = int(DeletedFlag.LATE) if reason == Reason.LATE_ACK else 0
-                self._row(Type.DELETED, queue.number, claim.slot, now, flags=flags, reason=reason)
-                self._on_deleted(queue, claim.slot, now, reason)
+                self.messages.write(Type.DELETED, queue.number, claim.slot, now, flags=flags, reason=reason)
+                self.records.on_deleted(queue, claim.slot, now, reason)
             results.append(verdict.error() if verdict.error else None)
         return results
 
@@ -100,7 +115,7 @@ class ReceiptCommands(ReceiveCommands):
                 and columns.queue[first:end] == array("I", (number,)) * count
                 and min(columns.until[first:end]) > now
                 and [*zip(slots, columns.sequence[first:end], columns.epoch[first:end], strict=True)] == claims
-                and self.plain(slots)
+                and self.messages.plain(slots)
             )
         if max(slots) >= columns.used or len(set(slots)) != len(slots):
             return False
@@ -115,7 +130,7 @@ class ReceiptCommands(ReceiveCommands):
                 or untils[slot] <= now
             ):
                 return False
-        return self.plain(slots)
+        return self.messages.plain(slots)
 
     def _acknowledge_run(
         self, queue: QueueState, slots: Sequence[int], claims: Sequence[tuple[int, int, int]], now: int
@@ -140,7 +155,7 @@ class ReceiptCommands(ReceiveCommands):
                 words += (w0 | priorities[slot] << 16, sequence, now, 0, lease, lasts[slot], 0, slot)
             rows = array("Q", words)
         self.frame.extend(rows)
-        self._on_acknowledged(queue, slots)
+        self.runs.on_acknowledged(queue, slots)
 
     def change_visibility(
         self, command: ChangeVisibility, now: int, by_attempt: bool = False
@@ -151,8 +166,8 @@ class ReceiptCommands(ReceiveCommands):
         `by_attempt` means that the change does not come from the holder, so the receive's attempt id stays valid for
         these leases.
         """
-        now = self.begin(now)
-        queue = self.queue_state(command.queue)
+        now = self.clock.begin(now)
+        queue = self.messages.queue_state(command.queue)
         columns = self.columns
         results: list[int | BatonError] = []
         for claim, visibility_ms in zip(map(Claim._make, command.claims), command.visibilities_ms, strict=True):
@@ -163,7 +178,7 @@ class ReceiptCommands(ReceiveCommands):
                 began = columns.sent[slot] + columns.leased[slot]
                 until = now + visibility_ms
                 if not visibility_ms:
-                    self._return(slot, now, now, Reason.RELEASED)
+                    self.returns.end_lease(slot, now, now, Reason.RELEASED)
                 elif until > began + VISIBILITY_MAX_MS:
                     result = InvalidInput(
                         f"Value {visibility_ms // 1000} for parameter VisibilityTimeout is invalid. Reason: Total "
@@ -171,8 +186,8 @@ class ReceiptCommands(ReceiveCommands):
                     )
                 else:
                     flags = int(LeaseFlag.ATTEMPT) if by_attempt else 0
-                    position = self._row(Type.EXTENDED, queue.number, slot, now, until=until, flags=flags)
-                    self._on_extended(slot, until, position, by_attempt)
+                    position = self.messages.write(Type.EXTENDED, queue.number, slot, now, until=until, flags=flags)
+                    self.records.on_extended(slot, until, position, by_attempt)
                     result = until
             results.append(result)
         return results
@@ -181,15 +196,15 @@ class ReceiptCommands(ReceiveCommands):
         """End leases whose answer was never sent. No consumer got the messages, so no receive is counted. Claims
         that are not current leases are skipped.
         """
-        now = self.begin(now)
-        self.queue_state(number)
+        now = self.clock.begin(now)
+        self.messages.queue_state(number)
         for claim in map(Claim._make, claims):
             if self.standing(number, claim, now) is Standing.HELD:
-                self._return(claim.slot, now, now, Reason.RELEASED, charged=False)
+                self.returns.end_lease(claim.slot, now, now, Reason.RELEASED, charged=False)
 
     def nack(self, command: Nack, now: int) -> list[BatonError | None]:
-        now = self.begin(now)
-        queue = self.queue_state(command.queue)
+        now = self.clock.begin(now)
+        queue = self.messages.queue_state(command.queue)
         pairs = zip(map(Claim._make, command.claims), command.failings, strict=True)
         return [self._nack(queue, claim, failing, now) for claim, failing in pairs]
 
@@ -208,9 +223,9 @@ class ReceiptCommands(ReceiveCommands):
         if failing.untried:
             if failing.dead_letter:
                 return InvalidInput("A released message counts as not tried, so it cannot be dead-lettered as well.")
-            self._return(claim.slot, now, now + (delay_ms or 0), Reason.RELEASED, charged=False)
+            self.returns.end_lease(claim.slot, now, now + (delay_ms or 0), Reason.RELEASED, charged=False)
             return None
-        self._return(
+        self.returns.end_lease(
             claim.slot,
             now,
             now + (self._retry_delay(queue, claim.slot) if delay_ms is None else delay_ms),
@@ -230,6 +245,6 @@ class ReceiptCommands(ReceiveCommands):
             return 0
         columns = self.columns
         epoch = columns.epoch[slot]
-        attempts = epoch - self.uncharged.get(slot, 0)
+        attempts = epoch - self.messages.uncharged.get(slot, 0)
         delay = parse_retry(policy.retry).delay_ms(attempts, columns.sequence[slot], epoch)
         return min(delay, policy.retention_ms)

@@ -7,21 +7,32 @@ from __future__ import annotations
 
 from array import array
 
-from batonq.core.policy import QueuePolicy
-from batonq.core.records import Reason, Type
-from batonq.core.shard.columnar_apply import FIRST_LEASE, FREES, IN_FLIGHTS, RUN_MAX, ColumnarApply
-from batonq.core.shard.columns import as_run, counted, halves_of
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.state import decode_notes
-from batonq.errors import LogCorrupt
+from batonq.core.records import Reason, Type, decode_notes, part_of
+from batonq.core.shard.commands.numbered_sends import NumberedSends
+from batonq.core.shard.commands.remembered_requests import RememberedRequests
+from batonq.core.shard.effects.message_runs import FIRST_LEASE, FREES, IN_FLIGHTS, RUN_MAX, MessageRuns
+from batonq.core.shard.state.columns import as_run, counted, halves_of
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
 
 RUN_MIN = 3
 RUN_TYPES = (int(Type.SENT), int(Type.LEASED), int(Type.DELETED))
 _LOW32 = 0xFFFFFFFF
 
 
-class ColumnarReplay(ColumnarApply):
-    def _fold_frame_of_sends(
+class ColumnarReplay:
+    def __init__(
+        self, messages: Messages, runs: MessageRuns, numbered: NumberedSends, requests: RememberedRequests
+    ) -> None:
+        self.journal = messages.journal
+        self.messages = messages
+        self.columns = messages.columns
+        self.timers = messages.timers
+        self.runs = runs
+        self.numbered = numbered
+        self.requests = requests
+
+    def fold_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
         """Apply a whole frame of plain sends to one queue into new slots, with the records of their requests and
@@ -33,9 +44,9 @@ class ColumnarReplay(ColumnarApply):
         w0, slot = heads[row], words[(row << 3) + 7] & _LOW32
         if w0 & 0xFF00FFFF != Type.SENT or slot != self.columns.used:
             return False
-        if self.before_base or times[-1] >= self.delays.due:
+        if self.journal.before_base or times[-1] >= self.timers.delays.due:
             return False
-        queue = self._queue(w0 >> 32)
+        queue = self.messages.named_queue(w0 >> 32)
         if queue.fifo:
             return False
         others: list[int] = []
@@ -66,29 +77,27 @@ class ColumnarReplay(ColumnarApply):
         ):
             return False
         priorities = same("B", w0 >> 16 & 0xFF, count)
-        self._fill_range(queue, slots, sequences, sent, halves[1::2], priorities, positions, extents)
-        self._enter_ready(queue, slots, priorities)
-        self._count_sends(queue, count, sum(halves_of(extents)[1::2]), sequences[-1] + 1)
-        self.last_time_ms = max(self.last_time_ms, times[-1])
-        remember = self.requests.put
+        self.runs.fill_range(queue, slots, sequences, sent, halves[1::2], priorities, positions, extents)
+        self.runs.enter_ready(queue, slots, priorities)
+        self.runs.count_sends(queue, count, sum(halves_of(extents)[1::2]), sequences[-1] + 1)
+        self.journal.last_time_ms = max(self.journal.last_time_ms, times[-1])
         for row in others:
-            at = row << 3
-            if heads[row] & 0xFF == Type.REQUESTED:
-                _, first, time, until, made, key, _, _ = words[at : at + 8]
-                remember(key, first, -(-until // 1000), made, time // 1000)
+            w0, w1, w2, w3, w4, w5, _, w7 = words[row << 3 : row + 1 << 3]
+            if w0 & 0xFF == Type.REQUESTED:
+                self.requests.on_requested(w5, w1, w2, w3, w4)
             else:
-                self._apply(first_position | row, words[at : at + 8], variable)
+                self.numbered.on_produced(w5, w3, w1, w4, w2, w7 >> 32)
         return True
 
-    def _fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+    def fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
         """Apply at most RUN_MAX records that differ only in their messages. Returns False, with no record applied,
         if the records are not that uniform.
         """
         w0, time = rows[0], rows[2]
-        queue = self._queue(w0 >> 32)
+        queue = self.messages.named_queue(w0 >> 32)
         if w0 >> 8 & 0xFF or queue.fifo:
             return False
-        self._move_time(time)
+        self.messages.move_time(time)
         kind, reason = w0 & 0xFF, w0 >> 24 & 0xFF
         if kind == Type.SENT:
             return not reason and self._fold_sends(queue, position, rows)
@@ -121,7 +130,7 @@ class ColumnarReplay(ColumnarApply):
         extents = rows[6::8]
         size = sum(halves_of(extents)[1::2])
         priorities = same("B", rows[0] >> 16 & 0xFF, count)
-        self._on_sends(queue, slots, sequences, time, halves[1::2], priorities, position, extents, size)
+        self.runs.on_sends(queue, slots, sequences, time, halves[1::2], priorities, position, extents, size)
         return True
 
     def _fold_first_leases(self, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
@@ -145,7 +154,7 @@ class ColumnarReplay(ColumnarApply):
         if sequences != rows[1::8]:
             return False
         holder, _ = decode_notes(part_of(variable, w6))
-        self._on_first_leases(queue, slots, rows[2], deadline, position, [(holder, count)])
+        self.runs.on_first_leases(queue, slots, rows[2], deadline, position, [(holder, count)])
         return True
 
     def _fold_acknowledged(self, queue: QueueState, rows: array[int]) -> bool:
@@ -160,28 +169,10 @@ class ColumnarReplay(ColumnarApply):
         else:
             sequences = array("Q", [columns.sequence[slot] for slot in slots])
             states = array("B", [columns.state[slot] for slot in slots])
-        if sequences != rows[1::8] or states != IN_FLIGHTS[: len(slots)] or not self.plain(slots):
+        if sequences != rows[1::8] or states != IN_FLIGHTS[: len(slots)] or not self.messages.plain(slots):
             return False
-        self._on_acknowledged(queue, slots)
+        self.runs.on_acknowledged(queue, slots)
         return True
-
-    def _queue(self, number: int) -> QueueState:
-        queue = self.queues.get(number)
-        if queue is None:
-            if not self.before_base:
-                raise LogCorrupt(f"record for queue {number}, which this shard does not have")
-            queue = self.queues[number] = QueueState(QueuePolicy(number, "", ""), self.lines)
-        return queue
-
-    def _move_time(self, time: int) -> None:
-        if time > self.last_time_ms:
-            self.last_time_ms = time
-        if time >= self.delays.due and not self.before_base:
-            self.advance_delays(time)
-
-    def _apply(self, position: int, row: array[int], variable: bytes) -> None:
-        """Apply one record of any type."""
-        raise NotImplementedError
 
 
 def same(typecode: str, value: int, count: int) -> array[int]:
@@ -204,8 +195,3 @@ def alike_until(column: array[int], start: int, stop: int) -> int:
         else:
             step = step // 4 if step > 2 else step // 2
     return end
-
-
-def part_of(variable: bytes, w6: int) -> bytes:
-    offset = w6 & _LOW32
-    return variable[offset : offset + (w6 >> 32)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from batonq.core.shard.hash_index import EMPTY, HashIndex
+from batonq.core.shard.state.hash_index import EMPTY, HashIndex
 
 FOREVER_S = 0xFFFFFFFF
 _BITS_MAX = 31

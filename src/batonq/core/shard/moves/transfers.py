@@ -1,4 +1,4 @@
-"""Moving messages out of a queue: returns, dead letters, and the source's side of the protocol between shards.
+"""Moving messages out of a queue: the source's side of the protocol between shards.
 
 A message that leaves its queue is `Owed` under the next number of the channel to its destination. It cannot be leased
 or deleted until the destination has `Arrived` or refused it and the source has `Settled` the number. Within one shard
@@ -7,121 +7,59 @@ the three records are written in one frame.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from typing import Any
 
 from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
-from batonq.core.records import FORMAT_VERSION, ArrivedFlag, Reason, ReturnedFlag, State, Type
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.replay import Replay
-from batonq.core.shard.state import FOREVER_MS, encode_notes
-from batonq.core.spread import parse, takes
+from batonq.core.records import FOREVER_MS, FORMAT_VERSION, ArrivedFlag, Reason, State, Type
+from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.spread import parse
+from batonq.errors import LogCorrupt
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
 JOB_BACKOFF_MAX_MS = 60_000
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
+_DELAYED, _VISIBLE, _OWED, _DEAD = map(int, (State.DELAYED, State.VISIBLE, State.OWED, State.DEAD))
 
 
-class Transfer(Replay):
-    # --- returns and exhausted messages ------------------------------------------------------------
+class Channel:
+    """The numbered path from this shard to another: the entries that are owed and not settled yet."""
 
-    def _return(
-        self,
-        slot: int,
-        now: int,
-        visible_ms: int,
-        reason: Reason,
-        error_class: str = "",
-        text: str = "",
-        dead_letter: bool = False,
-        charged: bool = True,
-    ) -> None:
-        """End a lease without a delete. If that failure used up the last attempt, the message is dead-lettered or
-        becomes DEAD.
+    __slots__ = ("last", "settled", "unsettled")
 
-        A return that is not `charged` was no attempt by a consumer, so it never exhausts the message.
-        """
-        columns = self.columns
-        queue = self.queues[columns.queue[slot]]
-        policy = queue.policy
-        spent = charged and (dead_letter or (policy.dead_letter_on_failure and self._exhausted(queue, slot)))
-        if spent and not policy.dead_letter_queue:
-            visible_ms = FOREVER_MS
-        w6 = self.frame.put(encode_notes(error_class, text)) if error_class or text else 0
-        flags = 0 if charged else int(ReturnedFlag.UNCHARGED)
-        position = self._row(
-            Type.RETURNED, queue.number, slot, now, until=visible_ms, flags=flags, reason=reason, w6=w6
-        )
-        self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text, charged)
-        if spent and policy.dead_letter_queue:
-            self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+    def __init__(self) -> None:
+        self.last = 0  # the newest entry's number
+        self.settled = 0  # all entries up to this one are settled
+        self.unsettled: dict[int, int] = {}  # number → slot, in order
 
-    def _row(
-        self,
-        kind: Type,
-        queue: int,
-        slot: int,
-        now: int,
-        *,
-        until: int = 0,
-        flags: int = 0,
-        reason: int = 0,
-        w6: int = 0,
-        w4: int | None = None,
-        auxiliary: int = 0,
-    ) -> int:
-        """Write a record about a message, with the words that most such records share; returns its position."""
-        columns = self.columns
-        return self.frame.add(
-            kind | flags << 8 | columns.priority[slot] << 16 | reason << 24 | queue << 32,
-            columns.sequence[slot],
-            now,
-            until,
-            columns.epoch[slot] | columns.count[slot] << 32 if w4 is None else w4,
-            columns.last[slot],
-            w6,
-            slot | auxiliary << 32,
-        )
 
-    def _exhausted(self, queue: QueueState, slot: int) -> bool:
-        """Whether the message has been received as often as it may be in this queue."""
-        maximum = self.maxima.get(slot, 0) if self.maxima else 0
-        maximum = maximum or queue.policy.max_receives
-        if not maximum:
-            return False
-        free = self.uncharged.get(slot, 0) if self.uncharged else 0
-        return self.columns.epoch[slot] - free >= maximum
+class Transfers:
+    def __init__(self, messages: Messages, arrivals: Arrivals, jobs: JobBook) -> None:
+        self.journal = messages.journal
+        self.number = self.journal.number
+        self.frame = messages.frame
+        self.messages = messages
+        self.columns = messages.columns
+        self.queues = messages.queues
+        self.arrivals = arrivals
+        self.jobs = jobs
+        self.channels: dict[int, Channel] = {}
+        self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
+        self.refusals: dict[int, int] = {}  # slot → number of refusals by its destination
+        self.passed: dict[int, int] = {}  # slot → shard (16 bits) | queue << 16 that its group has moved from
+        messages.notes += (self.owed_to, self.refusals, self.passed)
+        self.redriving: dict[int, int] = {}  # queue → number of its messages that a job has in transfer
+        self.alarms: list[Alarm] = []  # soft: not replayed
 
-    def _give_up(self, queue: QueueState, slot: int, now: int) -> None:
-        """Dead-letter a VISIBLE message that has no attempt left, or make it DEAD if there is no dead-letter queue."""
-        policy = queue.policy
-        if policy.dead_letter_queue:
-            self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
-            return
-        reason = Reason.UNDELIVERABLE
-        position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
-        self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
-
-    def _full(self, queue: QueueState, added_bytes: int, others: int = 0, other_bytes: int = 0) -> str:
-        """Why a queue's limits refuse one more message, in addition to `others` that are sent with it; empty if the
-        queue has room.
-        """
-        policy = queue.policy
-        messages, size = queue.messages + others, queue.bytes + other_bytes
-        if policy.messages_max and messages >= policy.messages_max:
-            return f"Queue {policy.name} is full: it holds {messages} messages, its limit."
-        if policy.bytes_max and size + added_bytes > policy.bytes_max:
-            return f"Queue {policy.name} is full: it holds {size} bytes, and its limit is {policy.bytes_max}."
-        return ""
-
-    # --- the source --------------------------------------------------------------------------------
+    # --- where a message goes ------------------------------------------------------------------------
 
     def dead_letter_shard(self, queue: QueueState, slot: int) -> int:
         """The shard of the dead-letter queue to which this message goes."""
@@ -137,7 +75,7 @@ class Transfer(Replay):
             return shard
         there = parse(spread)
         if self.queues[self.columns.queue[slot]].fifo:
-            way = there.asked(self.group_of(slot))
+            way = there.asked(self.messages.group_of(slot))
             passed = self.passed.get(slot, 0)
             if passed >> 16 != to or passed & 0xFFFF not in way:
                 return way[0]
@@ -152,7 +90,9 @@ class Transfer(Replay):
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
             spread = "" if job is None else job.destination_spread or job.origin_spreads.get(str(to), "")
-        return bool(spread) and shard in parse(spread).asked(self.group_of(slot))[:-1]
+        return bool(spread) and shard in parse(spread).asked(self.messages.group_of(slot))[:-1]
+
+    # --- sending -----------------------------------------------------------------------------------------
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`. Within this shard the message arrives or is refused at
@@ -174,16 +114,16 @@ class Transfer(Replay):
             w6,
             slot | to << 32,
         )
-        self._on_owed(queue, slot, now, shard, number, to, reason, position)
+        self.on_owed(queue, slot, now, shard, number, to, reason, position)
         if shard == self.number:
             verdict = self._move_within(queue, slot, to, reason, w6, now)
-            self._settle(shard, [(number, verdict)], now)
+            self.settle(shard, [(number, verdict)], now)
 
     def _lineage(self, queue: QueueState, slot: int, reason: Reason, now: int) -> Lineage:
         """The new part of a message's lineage. The host merges it with the lineage in the payload."""
         columns = self.columns
         own_id = message_id(self.number, columns.sequence[slot])
-        failure = self.failures.get(slot)
+        failure = self.messages.failures.get(slot)
         moved = {Reason.REDRIVE: "redrive", Reason.EXPIRY_DEAD_LETTER: "expiry"}.get(reason, "dead_letter")
         lineage = Lineage(
             first_queue=queue.number,
@@ -217,7 +157,7 @@ class Transfer(Replay):
     def _move_within(self, queue: QueueState, slot: int, to: int, reason: Reason, w6: int, now: int) -> int:
         columns = self.columns
         target = self.queues.get(to)
-        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.group_of(slot))
+        verdict = self.arrivals.acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.messages.group_of(slot))
         if target is queue and verdict == Reason.REFUSED_FULL:
             verdict = Reason.ACCEPTED  # the message needs no more room than it frees
         number = self.channels[self.number].last
@@ -228,48 +168,58 @@ class Transfer(Replay):
         keeps = reason != Reason.REDRIVE and not target.fifo
         sent_ms = columns.sent[slot] if keeps else now
         count = columns.count[slot] if reason != Reason.REDRIVE else 0
-        expires_s = self._expiry_s(target, reason, sent_ms, now)
+        expires_s = self.arrivals.expiry_s(target, reason, sent_ms, now)
         priority = columns.priority[slot]
-        sequence = self.next_sequence
+        sequence = self.journal.next_sequence
         new = columns.allocate()
         w0 = Type.ARRIVED | ArrivedFlag.OVERLAY << 8 | priority << 16 | reason << 24 | to << 32
         position = self.frame.add(w0, sequence, now, sent_ms, count, slot, w6, new | expires_s << 32)
-        self._on_moved(target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason)
+        self.arrivals.on_moved(target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason)
         return Reason.ACCEPTED
 
-    @staticmethod
-    def _expiry_s(target: QueueState, reason: int, sent_ms: int, now: int) -> int:
-        """The expiry of an arriving message. Retention counts from the first send, but from now for a message that
-        was dead-lettered because it expired.
-        """
-        start_ms = now if reason == Reason.EXPIRY_DEAD_LETTER else sent_ms
-        return -(-(start_ms + target.policy.retention_ms) // 1000)
+    def unsettled(self) -> dict[int, tuple[int, int]]:
+        """Destination shard → (all settled up to, newest entry), for channels with unsettled entries."""
+        return {shard: (way.settled, way.last) for shard, way in self.channels.items() if way.unsettled}
 
-    def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int, group: int | None = None) -> Reason:
-        if target is None or target.closed:
-            return Reason.REFUSED_NO_QUEUE
-        if target.fifo != fifo:
-            return Reason.REFUSED_TYPE
-        if self._full(target, added_bytes):
-            return Reason.REFUSED_FULL
-        if not fifo and not takes(target.policy.spread, self.number):
-            return Reason.REFUSED_MOVED
-        if group is not None and self.has_moved(target, group):
-            return Reason.REFUSED_MOVED
-        return Reason.ACCEPTED
+    def pending_entries(self, shard: int, after: int, limit: int) -> list[Entry]:
+        """Entries that are owed and not settled, in order. The host sends only entries whose frame is committed."""
+        channel = self.channels.get(shard)
+        entries: list[Entry] = []
+        if channel is None:
+            return entries
+        for number, slot in channel.unsettled.items():
+            if number > after:
+                _, _, to, reason = self.owed_to[slot]
+                entries.append(Entry(shard, number, to, reason, slot, self.columns.sequence[slot]))
+                if len(entries) >= limit:
+                    break
+        return entries
 
-    def has_moved(self, queue: QueueState, group: int) -> bool:
-        """Whether a FIFO group belongs to another shard since the queue grew. If so, this shard accepts none of its
-        messages.
+    def on_owed(
+        self, queue: QueueState, slot: int, time: int, shard: int, number: int, to: int, reason: int, position: int
+    ) -> None:
+        columns = self.columns
+        was_dead = columns.state[slot] == _DEAD
+        self.messages.leave(queue, slot, time)
+        columns.last[slot] = position
+        columns.doomed[slot] = _DEAD if was_dead else 0
+        self.messages.enter(queue, slot, _OWED, time)
+        if self.journal.before_base:
+            return
+        channel = self.channels.get(shard)
+        if channel is None:
+            channel = self.channels[shard] = Channel()
+        if number != channel.last + 1:
+            raise LogCorrupt(f"channel entry {number} to shard {shard} follows {channel.last}")
+        channel.last = number
+        channel.unsettled[number] = slot
+        self.owed_to[slot] = (shard, number, to, int(reason))
+        if reason == Reason.REDRIVE:
+            self.redriving[queue.number] = self.redriving.get(queue.number, 0) + 1
 
-        While this shard still has a message of the group, the group stays here.
-        """
-        spread = queue.policy.spread
-        if not spread or not queue.fifo or parse(spread).of_hash(group) == self.number:
-            return False
-        return self.lines.find(queue.number, group, 0) == NIL
+    # --- the destination's answers -----------------------------------------------------------------------
 
-    def _settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
+    def settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """Apply the destination's results: accepted messages are removed here, refused ones return to their queue. A
         refused dead letter is retried after a backoff.
         """
@@ -290,7 +240,7 @@ class Transfer(Replay):
                 until = now + min(REFUSED_BACKOFF_MS << tries, REFUSED_BACKOFF_MAX_MS)
             if verdict != Reason.ACCEPTED and columns.doomed[slot] == State.DEAD:
                 until = FOREVER_MS
-            position = self._row(
+            position = self.messages.write(
                 Type.SETTLED,
                 queue.number,
                 slot,
@@ -300,16 +250,16 @@ class Transfer(Replay):
                 w4=until,
                 auxiliary=reason,
             )
-            self._on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
+            self.on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
             if verdict == Reason.REFUSED_MOVED:
-                self.format = FORMAT_VERSION
+                self.journal.format = FORMAT_VERSION
             if goes_on and reason == Reason.REDRIVE:
                 self._go_back(self.jobs.active_on(queue.number), columns.sequence[slot], now)
             elif verdict != Reason.ACCEPTED and not goes_on:
                 self._refused(queue, to, reason, Reason(verdict), columns.sequence[slot], now)
             if queue.closed and not queue.messages:
                 self.frame.add(Type.QUEUE_PURGED | queue.number << 32, 0, now, 1, 0, 0, 0, 0)
-                self._on_purged(queue, 0, now, True)
+                self.messages.on_purged(queue, 0, now, True)
 
     def _refused(self, queue: QueueState, to: int, reason: int, verdict: Reason, sequence: int, now: int) -> None:
         words = {
@@ -321,10 +271,10 @@ class Transfer(Replay):
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
             if job is not None and verdict == Reason.REFUSED_FULL:
-                self._wait_for_room(job, sequence, to, now)
+                self.wait_for_room(job, sequence, to, now)
             elif job is not None:
                 why = f"{self._destination_name(job, to)} {words[verdict]}."
-                self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
+                self.jobs.set(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
             return
         text = (
             f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay in the source queue."
@@ -334,69 +284,83 @@ class Transfer(Replay):
     def _go_back(self, job: Job | None, sequence: int, now: int) -> None:
         """Make the job examine this message again."""
         if job is not None and sequence <= job.cursor and job.state != "CANCELLING":
-            self.job_place.pop(job.id, None)
-            self._set_job(replace(job, cursor=sequence - 1), now)
+            self.jobs.place.pop(job.id, None)
+            self.jobs.set(replace(job, cursor=sequence - 1), now)
 
-    def _wait_for_room(self, job: Job, sequence: int, to: int, now: int) -> None:
+    def wait_for_room(self, job: Job, sequence: int, to: int, now: int) -> None:
         """Make the job go back to a message whose destination is full, after an exponential backoff."""
         if job.state != "RUNNING" or job.again_ms > now:
             self._go_back(job, sequence, now)
             return
-        self.job_place.pop(job.id, None)
+        self.jobs.place.pop(job.id, None)
         cursor = min(job.cursor, sequence - 1)
         pause_ms = min(REFUSED_BACKOFF_MS << min(job.tries, 16), JOB_BACKOFF_MAX_MS)
         why = f"{self._destination_name(job, to)} is full; the job continues when there is room."
         again = replace(job, cursor=cursor, blocked=sequence, tries=job.tries + 1, again_ms=now + pause_ms, why=why)
-        self._set_job(again, now)
+        self.jobs.set(again, now)
 
     def _destination_name(self, job: Job, to: int) -> str:
         target = self.queues.get(to)
         name = target.policy.name if target is not None else job.destination_arn.rpartition(":")[2]
         return f"Queue {name}" if name else "The queue that the messages came from"
 
-    def retry_refused(self, now: int, bytes_end: int) -> None:
-        """Retry refused transfers whose backoff has ended, if their queue still has a dead-letter queue; otherwise
-        the messages become DEAD.
-
-        Stops when the open frame has `bytes_end` bytes. The rest stays due.
-        """
-        columns = self.columns
-        for slot in list(islice(self.doomed_due, self.limits.retries_max)):
-            if self.frame.size >= bytes_end:
-                return
-            del self.doomed_due[slot]
-            queue = self.queues[columns.queue[slot]]
-            policy = queue.policy
-            if policy.dead_letter_queue:
-                cause = Reason(columns.doomed[slot])
-                self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, cause, now)
+    def on_settled(
+        self,
+        queue: QueueState,
+        slot: int,
+        time: int,
+        shard: int,
+        number: int,
+        reason: int,
+        moved_for: int,
+        until: int,
+        position: int,
+    ) -> None:
+        if not self.journal.before_base:
+            channel = self.channels[shard]
+            del channel.unsettled[number]
+            channel.settled = next(iter(channel.unsettled)) - 1 if channel.unsettled else channel.last
+            if moved_for == Reason.REDRIVE:
+                self.redriving[queue.number] -= 1
+                if not self.redriving[queue.number]:
+                    del self.redriving[queue.number]
+        if reason == Reason.ACCEPTED:
+            sequence = self.columns.sequence[slot]
+            self.messages.remove(queue, slot, time)
+            if moved_for == Reason.REDRIVE:
+                self.jobs.moved_one(queue.number, sequence)
             else:
-                reason = Reason.UNDELIVERABLE
-                position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
-                self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
+                queue.dead_lettered += 1
+                if moved_for == Reason.EXPIRY_DEAD_LETTER:
+                    queue.expired_messages += 1
+            return
+        self.messages.leave(queue, slot, time)
+        _, _, to, _ = self.owed_to.pop(slot, (0, 0, 0, 0))
+        if reason == Reason.REFUSED_MOVED:
+            self.passed[slot] = shard | to << 16
+        self.columns.last[slot] = position
+        self.columns.doomed[slot] = 0
+        if until == FOREVER_MS:
+            self.messages.enter(queue, slot, _DEAD, until)
+        elif until <= time:
+            self.messages.enter(queue, slot, _VISIBLE, time)
+        else:
+            if moved_for != Reason.REDRIVE:
+                self.columns.doomed[slot] = moved_for
+                self.refusals[slot] = self.refusals.get(slot, 0) + 1
+            self.messages.enter(queue, slot, _DELAYED, until)
 
-    def unsettled(self) -> dict[int, tuple[int, int]]:
-        """Destination shard → (all settled up to, newest entry), for channels with unsettled entries."""
-        return {shard: (way.settled, way.last) for shard, way in self.channels.items() if way.unsettled}
+    # --- persistence -------------------------------------------------------------------------------------
 
-    def pending_entries(self, shard: int, after: int, limit: int) -> list[Entry]:
-        """Entries that are owed and not settled, in order. The host sends only entries whose frame is committed."""
-        channel = self.channels.get(shard)
-        entries: list[Entry] = []
-        if channel is None:
-            return entries
-        for number, slot in channel.unsettled.items():
-            if number > after:
-                _, _, to, reason = self.owed_to[slot]
-                entries.append(Entry(shard, number, to, reason, slot, self.columns.sequence[slot]))
-                if len(entries) >= limit:
-                    break
-        return entries
-
-    def _set_job(self, job: Job, now: int) -> None:
-        if job.ended_ms and job.listed:
-            job = replace(job, selection="")  # the list of ids can be long and is no longer needed
-        data = json.dumps(job.values(), separators=(",", ":"), sort_keys=True).encode()
-        w6 = self.frame.put(data)
-        self.frame.add(Type.JOB_SET | job.source << 32, 0, now, 0, 0, 0, w6, 0)
-        self._on_job(data)
+    def load(self, facts: dict[str, Any]) -> None:
+        self.owed_to.clear()
+        self.owed_to.update((slot, (*owed,)) for slot, owed in facts["owed_to"])
+        self.channels.clear()
+        for shard, last, settled, unsettled in facts["channels"]:
+            channel = self.channels[shard] = Channel()
+            channel.last, channel.settled, channel.unsettled = last, settled, dict(unsettled)
+        self.redriving.clear()
+        for slot, (_, _, _, reason) in self.owed_to.items():
+            if reason == Reason.REDRIVE:
+                number = self.columns.queue[slot]
+                self.redriving[number] = self.redriving.get(number, 0) + 1

@@ -1,7 +1,7 @@
-"""Applying runs of records, one column at a time.
+"""The effect of runs of records, one column at a time.
 
 A run is several records of one type for one queue: new messages, first leases of the messages at the front of a lane,
-or deletes of current leases. The effect is the same as applying the records one by one (`state.py`). Only the
+or deletes of current leases. The effect is the same as applying the records one by one (`message_records.py`). Only the
 bookkeeping is shared, and adjacent slots are written as slices. `tests/core` compares the two ways.
 """
 
@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.records import State
-from batonq.core.shard.columns import DELTA_MAX, NIL, counted, halves_of
-from batonq.core.shard.move_records import MoveRecords
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.state import NO_TIMER
+from batonq.core.shard.state.columns import DELTA_MAX, NIL, counted, halves_of
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.shard.state.timers import NO_TIMER
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _DELAYED, _VISIBLE, _IN_FLIGHT = map(int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT))
@@ -30,10 +30,15 @@ IN_FLIGHTS = array("B", [_IN_FLIGHT]) * RUN_MAX
 _NO_TIMERS = array("Q", [NO_TIMER]) * RUN_MAX
 
 
-class ColumnarApply(MoveRecords):
-    # --- sends -------------------------------------------------------------------------------------
+class MessageRuns:
+    def __init__(self, messages: Messages) -> None:
+        self.journal = messages.journal
+        self.messages = messages
+        self.columns = messages.columns
+        self.lines = messages.lines
+        self.timers = messages.timers
 
-    def _on_sends(
+    def on_sends(
         self,
         queue: QueueState,
         slots: Sequence[int],
@@ -57,22 +62,22 @@ class ColumnarApply(MoveRecords):
         if isinstance(slots, range) and count <= RUN_MAX:
             times = array("Q", (time,)) * count
             positions = counted("Q", range(position, position + count))
-            self._fill_range(queue, slots, sequences, times, expires, priorities, positions, extents)
+            self.fill_range(queue, slots, sequences, times, expires, priorities, positions, extents)
         else:
             self._fill_slots(queue, slots, sequences[0], time, expires, priorities, position, extents)
         if maxima is not None:
-            self.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
+            self.messages.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
         if queue.fifo or visibles is not None or groups is not None:
             self._enter_each(queue, slots, time, visibles, groups)
         else:
-            self._enter_ready(queue, slots, priorities)
-        self._count_sends(queue, count, size, sequences[-1] + 1)
+            self.enter_ready(queue, slots, priorities)
+        self.count_sends(queue, count, size, sequences[-1] + 1)
 
-    def _enter_ready(self, queue: QueueState, slots: Sequence[int], priorities: array[int]) -> None:
+    def enter_ready(self, queue: QueueState, slots: Sequence[int], priorities: array[int]) -> None:
         """Add new messages of a standard queue to the ready order. They have no group and are VISIBLE at once."""
         queue.visible += len(slots)
-        self.woken.add(queue.number)
-        self.filled.add(queue.number)
+        self.messages.woken.add(queue.number)
+        self.messages.filled.add(queue.number)
         priority = priorities[0]
         if len(priorities) == priorities.count(priority):
             if isinstance(slots, range) and len(slots) <= RUN_MAX:
@@ -100,24 +105,24 @@ class ColumnarApply(MoveRecords):
                 if lines.head[line] == slot:  # otherwise the group stays eligible or locked, as before
                     ready.refresh(line)
             queue.visible += len(slots)
-            self.woken.add(number)
-            self.filled.add(number)
+            self.messages.woken.add(number)
+            self.messages.filled.add(number)
             return
         untils = visibles if visibles is not None else array("Q", (time,)) * len(slots)
         for slot, group, visible_ms in zip(slots, groups, untils, strict=True):
-            self._place(queue, slot, group)
+            self.messages.join_group(queue, slot, group)
             if visible_ms <= time:
-                self._enter(queue, slot, _VISIBLE, time)
+                self.messages.enter(queue, slot, _VISIBLE, time)
             else:
-                self._enter(queue, slot, _DELAYED, visible_ms)
+                self.messages.enter(queue, slot, _DELAYED, visible_ms)
 
-    def _count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
+    def count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
         queue.sent += count
         queue.bytes += size
-        if self.next_sequence < next_sequence:
-            self.next_sequence = next_sequence
+        if self.journal.next_sequence < next_sequence:
+            self.journal.next_sequence = next_sequence
 
-    def _fill_range(
+    def fill_range(
         self,
         queue: QueueState,
         slots: range,
@@ -147,7 +152,7 @@ class ColumnarApply(MoveRecords):
         columns.queue[first:end] = array("I", (queue.number,)) * count
         columns.priority[first:end] = priorities
         columns.state[first:end] = _VISIBLES[:count]
-        self._arm_range(slots, expires)
+        self.timers.arm_run(slots, expires)
         run = counted("I", slots)
         columns.queue_next[first : end - 1] = run[1:]
         columns.queue_next[end - 1] = NIL
@@ -159,30 +164,6 @@ class ColumnarApply(MoveRecords):
         else:
             columns.queue_next[tail] = first
         queue.tail = end - 1
-
-    def _arm_range(self, slots: range, expires: array[int]) -> None:
-        """Make sure that each message has an entry in the expiry wheel that is no later than its expiry."""
-        columns = self.columns
-        first, end = slots.start, slots.stop
-        timers = columns.expiry_timer[first:end]
-        soonest = expires[0]
-        if expires != array("I", (soonest,)) * len(expires):
-            for expires_s in sorted(set(expires)):
-                pairs = zip(slots, expires, strict=True)
-                unarmed = [slot for slot, due_s in pairs if due_s == expires_s < columns.expiry_timer[slot]]
-                self._arm_expiries(unarmed, expires_s)
-        elif timers == _NILS[: len(timers)]:
-            columns.expiry_timer[first:end] = expires
-            self.expiries.push_run(soonest, slots)
-        elif max(timers) > soonest:
-            self._arm_expiries([slot for slot in slots if columns.expiry_timer[slot] > soonest], soonest)
-
-    def _arm_expiries(self, slots: Sequence[int], expires_s: int) -> None:
-        timers = self.columns.expiry_timer
-        for slot in slots:
-            timers[slot] = expires_s
-        if slots:
-            self.expiries.push_run(expires_s, slots)
 
     def _fill_slots(
         self,
@@ -217,7 +198,7 @@ class ColumnarApply(MoveRecords):
             states[slot] = _VISIBLE
             epochs[slot] = counts[slot] = firsts[slot] = doomed[slot] = 0
             if expires_s < expiry_timers[slot]:
-                self._arm_expiries((slot,), expires_s)
+                self.timers.arm_expiries((slot,), expires_s)
             backward[slot] = tail
             if tail == NIL:
                 queue.head = slot
@@ -229,9 +210,7 @@ class ColumnarApply(MoveRecords):
         forward[tail] = NIL
         queue.tail = tail
 
-    # --- first leases ------------------------------------------------------------------------------
-
-    def _on_first_leases(
+    def on_first_leases(
         self,
         queue: QueueState,
         slots: Sequence[int],
@@ -251,7 +230,7 @@ class ColumnarApply(MoveRecords):
             self._lease_slots(slots, time, deadline, position)
         at = 0
         for holder, some in holders:
-            self.holders.update(dict.fromkeys(slots[at : at + some], holder))
+            self.messages.holders.update(dict.fromkeys(slots[at : at + some], holder))
             at += some
         queue.ready.drop_front(priority, slots)
         queue.ready.in_flight_total += count
@@ -281,9 +260,9 @@ class ColumnarApply(MoveRecords):
         timers = columns.timer[first:end]
         if timers == _NO_TIMERS[:count]:
             columns.timer[first:end] = deadlines
-            self.leases.push_run(deadline, slots)
+            self.timers.leases.push_run(deadline, slots)
         elif max(timers) > deadline:
-            self._arm_leases(slots, deadline)
+            self.timers.arm_leases(slots, deadline)
 
     def _lease_slots(self, slots: Sequence[int], time: int, deadline: int, position: int) -> None:
         columns = self.columns
@@ -299,19 +278,9 @@ class ColumnarApply(MoveRecords):
             untils[slot] = deadline
             lines[slot] = NIL
             position += 1
-        self._arm_leases(slots, deadline)
+        self.timers.arm_leases(slots, deadline)
 
-    def _arm_leases(self, slots: Sequence[int], deadline: int) -> None:
-        timers = self.columns.timer
-        unarmed = [slot for slot in slots if timers[slot] > deadline]
-        for slot in unarmed:
-            timers[slot] = deadline
-        if unarmed:
-            self.leases.push_run(deadline, unarmed)
-
-    # --- deletes by the holder -------------------------------------------------------------------------
-
-    def _on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
+    def on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
         """Apply deletes by the holders of messages that are IN_FLIGHT and have no notes."""
         columns = self.columns
         if queue.fifo:
@@ -322,15 +291,15 @@ class ColumnarApply(MoveRecords):
         if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(run):
             first, end = slots.start, slots.stop
             total = sum(halves_of(columns.extent[first:end])[1::2])
-            self._unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
+            self.messages.unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
             columns.state[first:end] = FREES[:count]
         else:
             total = 0
             for slot in slots:
-                self._unlink(queue, columns.queue_previous[slot], columns.queue_next[slot])
+                self.messages.unlink(queue, columns.queue_previous[slot], columns.queue_next[slot])
                 total += columns.extent[slot] >> 32
                 columns.state[slot] = _FREE
-        holders = self.holders
+        holders = self.messages.holders
         for slot in slots:
             del holders[slot]
         columns.free += run
@@ -344,13 +313,6 @@ class ColumnarApply(MoveRecords):
     def _are_neighbours(self, run: array[int]) -> bool:
         """Whether messages in adjacent slots are also adjacent in their queue's arrival order."""
         return self.columns.queue_next[run[0] : run[-1]] == run[1:]
-
-    def plain(self, slots: Sequence[int]) -> bool:
-        """Whether the columns hold everything that is known about these messages."""
-        for notes in (*self._notes(), self.living_keys, self.attempt_of):
-            if notes and not notes.keys().isdisjoint(slots):
-                return False
-        return True
 
 
 def _delta(time: int, sent: int) -> int:

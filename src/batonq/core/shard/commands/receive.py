@@ -1,6 +1,6 @@
 """The Receive command: leases on the next messages of a queue, in the order that ready_order.py decides.
 
-An expired message is never leased, even if more messages expire at once than timers.py has recorded so far.
+An expired message is never leased, even if more messages expire at once than clock.py has recorded so far.
 """
 
 from __future__ import annotations
@@ -8,16 +8,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from batonq.core.commands import Lease, Leases, Receive
-from batonq.core.records import LeaseFlag, State, Type
-from batonq.core.shard.columnar_apply import FIRST_LEASE
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queue_state import QueueState
-from batonq.core.shard.send_commands import SendCommands
-from batonq.core.shard.state import encode_notes
+from batonq.core.commands import Leases, Receive
+from batonq.core.records import LeaseFlag, State, Type, encode_notes
+from batonq.core.shard.clock import Clock
+from batonq.core.shard.effects.message_records import MessageRecords
+from batonq.core.shard.effects.message_runs import FIRST_LEASE, MessageRuns
+from batonq.core.shard.moves.returns import Returns
+from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, OverLimit
 
-ATTEMPT_WINDOW_MS = 300_000
 _VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
 _LEASED = int(Type.LEASED)
 _IN_FLIGHT_FULL = (
@@ -25,8 +27,22 @@ _IN_FLIGHT_FULL = (
 )
 
 
-class ReceiveCommands(SendCommands):
+class ReceiveCommands:
     given_up = 0  # expired or exhausted messages that the current receives have found, in total
+
+    def __init__(
+        self, messages: Messages, clock: Clock, records: MessageRecords, runs: MessageRuns, returns: Returns
+    ) -> None:
+        self.journal = messages.journal
+        self.frame = messages.frame
+        self.messages = messages
+        self.columns = messages.columns
+        self.lines = messages.lines
+        self.attempts = messages.attempts
+        self.clock = clock
+        self.records = records
+        self.runs = runs
+        self.returns = returns
 
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         """Lease messages of one queue for requests that arrived together, in their order. All requests have the same
@@ -34,9 +50,9 @@ class ReceiveCommands(SendCommands):
 
         Raises QueueDoesNotExist. A request gets OverLimit as its outcome if too many messages are in flight.
         """
-        now = self.begin(now)
+        now = self.clock.begin(now)
         self.given_up = 0
-        queue = self.queue_state(commands[0].queue)
+        queue = self.messages.queue_state(commands[0].queue)
         if not queue.fifo:
             wanted = sum([command.max_messages for command in commands])
             front = self._front(queue, min(wanted, queue.policy.in_flight_max - queue.in_flight), now)
@@ -60,7 +76,7 @@ class ReceiveCommands(SendCommands):
         If the queue has more messages to examine than one receive may, it is in `woken` afterwards. Raises OverLimit.
         """
         self.given_up = 0
-        queue = self.queue_state(command.queue)
+        queue = self.messages.queue_state(command.queue)
         if not queue.fifo:
             front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
             if front:
@@ -76,7 +92,7 @@ class ReceiveCommands(SendCommands):
             again = self._receive_again(queue, attempt, deadline, now)
             if again:
                 return self._leases_of(again, now, deadline)
-            if not queue.fifo or self._attempts_full(now):
+            if not queue.fifo or self.attempts.full(now):
                 attempt = ""  # decided here, so that the records say which attempts are remembered
         room = policy.in_flight_max - queue.in_flight
         if room <= 0:
@@ -96,7 +112,7 @@ class ReceiveCommands(SendCommands):
                 self._lease(queue, slot, now, deadline, command.holder, w6, flags)
         leases = self._leases_of(slots, now, deadline)
         if attempt and slots:
-            self._on_attempt(queue.number, attempt, now + ATTEMPT_WINDOW_MS, tuple(leases.claims()))
+            self.attempts.put(queue.number, attempt, now + ATTEMPT_WINDOW_MS, tuple(leases.claims()))
         return leases
 
     def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[int]:
@@ -111,8 +127,8 @@ class ReceiveCommands(SendCommands):
                 break
             if self._is_over(queue, slot, now):
                 self.given_up += 1
-                if self.given_up > self.limits.given_up_max:
-                    self.woken.add(queue.number)
+                if self.given_up > self.journal.limits.given_up_max:
+                    self.messages.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
                 continue
@@ -165,8 +181,8 @@ class ReceiveCommands(SendCommands):
                 at += 8 * count
         rows[7::8] = array("Q", [*slots])
         frame.extend(rows)
-        self._on_first_leases(queue, slots, now, deadline, position, holders)
-        overlays = [self.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else ()
+        self.runs.on_first_leases(queue, slots, now, deadline, position, holders)
+        overlays = [self.messages.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else ()
         leases = Leases(
             now, deadline, slots, sequences, positions, extents, sents, priority=priority, overlays=overlays
         )
@@ -181,7 +197,7 @@ class ReceiveCommands(SendCommands):
 
     def _overlaid(self, slots: Sequence[int]) -> bool:
         """Whether any of these messages has a lineage overlay."""
-        return bool(self.overlays) and not self.overlays.keys().isdisjoint(slots)
+        return bool(self.messages.overlays) and not self.messages.overlays.keys().isdisjoint(slots)
 
     def _leases_of(self, slots: Sequence[int], now: int, deadline: int) -> Leases:
         """The current leases of messages, whatever the state of each message."""
@@ -199,7 +215,7 @@ class ReceiveCommands(SendCommands):
             epochs=[columns.epoch[slot] for slot in slots],
             counts=[columns.count[slot] for slot in slots],
             firsts_ms=[sent + columns.first_received[slot] - 1 for slot, sent in zip(slots, sents, strict=True)],
-            overlays=[self.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else (),
+            overlays=[self.messages.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else (),
         )
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
@@ -218,8 +234,8 @@ class ReceiveCommands(SendCommands):
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
                 self.given_up += 1
-                if self.given_up > self.limits.given_up_max:
-                    self.woken.add(queue.number)
+                if self.given_up > self.journal.limits.given_up_max:
+                    self.messages.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
                 continue
@@ -239,16 +255,16 @@ class ReceiveCommands(SendCommands):
 
     def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:
         """Whether a VISIBLE message may no longer be leased, because it has expired or exhausted its receives."""
-        return self.columns.expires[slot] <= now // 1000 or self._exhausted(queue, slot)
+        return self.columns.expires[slot] <= now // 1000 or self.messages.exhausted(queue, slot)
 
     def _put_away(self, queue: QueueState, slot: int, now: int) -> None:
         """Handle a message that may no longer be leased: it expires, is dead-lettered, or becomes DEAD. Expiry comes
         first if both reasons apply.
         """
         if self.columns.expires[slot] <= now // 1000:
-            self._expire_message(slot, now)
+            self.returns.expire(slot, now)
         else:
-            self._give_up(queue, slot, now)
+            self.returns.give_up(queue, slot, now)
 
     def _front(self, queue: QueueState, wanted: int, now: int) -> Sequence[int]:
         """The next messages of a standard queue, if there is no choice to make and none of them has expired."""
@@ -281,37 +297,12 @@ class ReceiveCommands(SendCommands):
             w6,
             slot | aux,
         )
-        self._on_leased(queue, slot, now, deadline, epoch, count, position, holder)
-
-    def _lease_view(self, slot: int) -> Lease:
-        columns = self.columns
-        sent = columns.sent[slot]
-        extent = columns.extent[slot]
-        return Lease(
-            slot,
-            columns.sequence[slot],
-            columns.epoch[slot],
-            columns.count[slot],
-            columns.until[slot],
-            sent,
-            sent + columns.first_received[slot] - 1,
-            columns.priority[slot],
-            columns.position[slot],
-            extent & 0xFFFFFFFF,
-            extent >> 32,
-            self.overlays.get(slot, ()) if self.overlays else (),
-        )
-
-    def _attempts_full(self, now: int) -> bool:
-        """Whether no attempt can be added: the table is full, and its oldest attempt has not expired."""
-        if len(self.attempts) < self.limits.attempts_max:
-            return False
-        return next(iter(self.attempts.values())).expires_ms > now
+        self.records.on_leased(queue, slot, now, deadline, epoch, count, position, holder)
 
     def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[int]:
         """The slots of the messages that an earlier receive with this attempt id got, after extending their leases."""
-        known = self.attempts.get((queue.number, attempt))
-        if known is None or known.expires_ms <= now:
+        known = self.attempts.get(queue.number, attempt, now)
+        if known is None:
             return []
         columns = self.columns
         for slot, sequence, epoch in known.leases:
@@ -321,6 +312,6 @@ class ReceiveCommands(SendCommands):
                 return []  # the lease has expired, but its record is not written yet
         for slot, _, _ in known.leases:
             flags = int(LeaseFlag.ATTEMPT)
-            position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
-            self._on_extended(slot, deadline, position, True)
+            position = self.messages.write(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
+            self.records.on_extended(slot, deadline, position, True)
         return [slot for slot, _, _ in known.leases]

@@ -1,0 +1,1 @@
+"""What a shard is asked to do, one module per kind of command."""

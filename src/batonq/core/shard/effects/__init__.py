@@ -1,0 +1,1 @@
+"""What the records of a message's life do to the state."""

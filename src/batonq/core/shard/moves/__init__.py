@@ -1,0 +1,1 @@
+"""Messages that leave their queue: returns, dead letters, redrives, and the way between shards."""

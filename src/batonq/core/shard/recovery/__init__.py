@@ -1,0 +1,1 @@
+"""The state from the log and back: replay, snapshots, truncation."""

@@ -1,0 +1,202 @@
+"""Reading a shard without changing it: messages, queues, and what a receive would find."""
+
+from __future__ import annotations
+
+from batonq.core.commands import Counters, Departing, Lease, Leases, MessageView, Place
+from batonq.core.records import State
+from batonq.core.shard.moves.transfers import Transfers
+from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.messages import Failure, Messages
+from batonq.core.shard.state.queue_search import QueueSearch
+from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.spread import Hint, parse, takes
+
+
+class Views:
+    def __init__(self, messages: Messages, transfers: Transfers, search: QueueSearch) -> None:
+        self.number = messages.journal.number
+        self.messages = messages
+        self.columns = messages.columns
+        self.lines = messages.lines
+        self.queues = messages.queues
+        self.transfers = transfers
+        self.search = search
+
+    def holds_moved(self, number: int) -> bool:
+        """Whether the shard has messages whose group or key belongs to another shard since their queue grew."""
+        queue = self.messages.queue_state(number)
+        spread = queue.policy.spread
+        if not spread:
+            return False
+        if not takes(spread, self.number):
+            return queue.messages > 0  # the queue is leaving this shard
+        if not queue.fifo:
+            return queue.policy.dedup_lives and queue.messages > 0  # deduplication keys apply while their messages live
+        lines, there = self.lines, parse(spread)
+        return any(
+            lines.queue[line] == number
+            and lines.key[line]
+            and lines.head[line] != NIL
+            and there.of_hash(lines.group(line, fifo=True)) != self.number
+            for line in range(len(lines.key))
+        )
+
+    def place(self, slot: int) -> Place:
+        """Where the payload of the message in a slot is."""
+        extent = self.columns.extent[slot]
+        position = self.columns.position[slot]
+        return Place(position, extent & 0xFFFFFFFF, extent >> 32, tuple(self.messages.overlays.get(slot, ())))
+
+    def has(self, slot: int, sequence: int) -> bool:
+        """Whether a slot still holds the message with this sequence."""
+        columns = self.columns
+        return slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] != State.FREE
+
+    def is_used(self, slot: int) -> bool:
+        """Whether a slot holds any message."""
+        return self.columns.state[slot] != State.FREE
+
+    def sequence_at(self, slot: int) -> int:
+        return self.columns.sequence[slot]
+
+    def state_at(self, slot: int) -> int:
+        return self.columns.state[slot]
+
+    def sent_at(self, slot: int) -> int:
+        """When the message in a slot was sent, in milliseconds."""
+        return self.columns.sent[slot]
+
+    def next_in_queue(self, slot: int) -> int:
+        """The slot of the message that arrived next in the same queue, or NIL."""
+        return self.columns.queue_next[slot]
+
+    def failure_of(self, slot: int) -> Failure | None:
+        """The last failed attempt of the message in a slot."""
+        return self.messages.failures.get(slot)
+
+    def failures_of(self, leases: Leases) -> dict[int, Failure]:
+        """Earlier failed attempts of leased messages that are still there, by slot."""
+        if not self.messages.failures:
+            return {}
+        sequence = self.columns.sequence
+        return {
+            slot: self.messages.failures[slot]
+            for slot, own in zip(leases.slots, leases.sequences, strict=True)
+            if slot in self.messages.failures and sequence[slot] == own
+        }
+
+    def was_edited_by(self, slot: int, job: int) -> bool:
+        """Whether a job, by its key, has edited the message in a slot and not moved it yet."""
+        return bool(job) and self.messages.edited.get(slot) == job
+
+    def departing(self, slot: int) -> Departing:
+        columns = self.columns
+        queue = self.queues[columns.queue[slot]]
+        return Departing(
+            queue.number,
+            queue.fifo,
+            columns.priority[slot],
+            columns.sent[slot],
+            columns.count[slot],
+            self.messages.redriven.get(slot, 0),
+            self.messages.maxima.get(slot, 0) or self.messages.kept_maxima.get(slot, 0),
+        )
+
+    def queue_name(self, number: int) -> str:
+        """The name of a queue; empty if the shard does not have the queue."""
+        queue = self.queues.get(number)
+        return queue.policy.name if queue is not None else ""
+
+    def numbers_from(self, number: int) -> int:
+        """The offset added to this shard's sequences where messages of the queue are shown: see Spread."""
+        queue = self.queues.get(number)
+        spread = queue.policy.spread if queue is not None else ""
+        return parse(spread).numbers_from(self.number) if spread else 0
+
+    def hint(self, number: int) -> Hint:
+        """What a receive would find in a queue. Only the next message is examined."""
+        queue = self.messages.queue_state(number)
+        lane = queue.ready.best_lane(queue.policy.ageing_ms)
+        if lane is None or (queue.fifo and queue.in_flight >= queue.policy.in_flight_max):
+            return Hint(0)
+        return Hint(queue.visible, lane.priority, queue.ready.since(lane))
+
+    def counters(self, number: int) -> Counters:
+        queue = self.messages.queue_state(number)
+        return queue.counters(self.columns.sent[queue.head] if queue.head != NIL else 0)
+
+    def peek(self, number: int, after_sequence: int, limit: int) -> list[MessageView]:
+        """Messages in arrival order, whatever their state, without changing them."""
+        slot, found = self.search.seek(number, after_sequence)
+        while not found:
+            slot, found = self.search.seek(number, after_sequence, slot, self.columns.sequence[slot])
+        return self.views(slot, limit)
+
+    def views(self, slot: int, limit: int) -> list[MessageView]:
+        """The message in a slot (none for NIL) and the messages of its queue that arrived after it."""
+        views: list[MessageView] = []
+        while slot != NIL and len(views) < limit:
+            views.append(self.view(slot))
+            slot = self.columns.queue_next[slot]
+        return views
+
+    def view(self, slot: int) -> MessageView:
+        columns = self.columns
+        queue = self.queues[columns.queue[slot]]
+        lease = self._lease_view(slot)
+        failure = self.messages.failures.get(slot)
+        _, _, moves_to, moves_for = self.transfers.owed_to.get(slot, (0, 0, 0, 0))
+        if columns.state[slot] == State.DELAYED:
+            moves_for = columns.doomed[slot]
+        return MessageView(
+            slot=slot,
+            sequence=lease.sequence,
+            state=columns.state[slot],
+            until_ms=lease.deadline_ms,
+            epoch=lease.epoch,
+            receive_count=lease.receive_count,
+            sent_ms=lease.sent_ms,
+            first_received_ms=lease.first_received_ms if columns.first_received[slot] else 0,
+            expires_ms=columns.expires[slot] * 1000,
+            priority=lease.priority,
+            position=lease.position,
+            offset=lease.offset,
+            length=lease.length,
+            overlays=lease.overlays,
+            holder=self.messages.holders.get(slot, ""),
+            error_class=failure.error_class if failure else "",
+            reason=failure.reason if failure else "",
+            first_failure_ms=failure.first_ms if failure else 0,
+            last_failure_ms=failure.last_ms if failure else 0,
+            maximum=self.messages.maxima.get(slot, 0) or queue.policy.max_receives,
+            ahead=self._ahead(queue, slot),
+            moves_to=moves_to,
+            moves_for=moves_for,
+            refusals=self.transfers.refusals.get(slot, 0),
+        )
+
+    def _ahead(self, queue: QueueState, slot: int) -> int:
+        """The state of the first message of a FIFO group, if another message than this one is first; otherwise 0."""
+        line = self.columns.line[slot]
+        if not queue.fifo or line == NIL or self.lines.head[line] == slot:
+            return 0
+        return self.columns.state[self.lines.head[line]]
+
+    def _lease_view(self, slot: int) -> Lease:
+        columns = self.columns
+        sent = columns.sent[slot]
+        extent = columns.extent[slot]
+        return Lease(
+            slot,
+            columns.sequence[slot],
+            columns.epoch[slot],
+            columns.count[slot],
+            columns.until[slot],
+            sent,
+            sent + columns.first_received[slot] - 1,
+            columns.priority[slot],
+            columns.position[slot],
+            extent & 0xFFFFFFFF,
+            extent >> 32,
+            self.messages.overlays.get(slot, ()) if self.messages.overlays else (),
+        )
