@@ -134,10 +134,13 @@ def test_a_purge_forgets_the_ids_of_what_it_removed(messages: Messages) -> None:
 def test_the_scope_of_an_id_is_the_queue_or_the_group(messages: Messages) -> None:
     queue = messages.queues[2]
     command = Send(2, [b"x", b"y"], dedup_ids=["id", "id"], groups=["g", "h"])
-    assert messages.dedup.key_of(queue, command, 0) == messages.dedup.key_of(queue, command, 1)
+    first, second = messages.dedup.keys_of(queue, command)
+    assert first == second
     queue.policy = replace(queue.policy, dedup_per_group=True)
-    assert messages.dedup.key_of(queue, command, 0) != messages.dedup.key_of(queue, command, 1)
-    assert messages.dedup.key_of(queue, Send(2, [b"x"]), 0) == 0
+    first, second = messages.dedup.keys_of(queue, command)
+    assert first != second
+    assert messages.dedup.keys_of(queue, Send(2, [b"x", b"y"], dedup_ids=["id", ""]))[1] == 0
+    assert messages.dedup.keys_of(queue, Send(2, [b"x"])) == []
 
 
 # --- timers ---------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ import pytest
 
 from batonq.core import records
 from batonq.core.commands import Accepted, Delete, Leases, Receive, Send, Sent
-from batonq.core.payload import bare_parts
+from batonq.core.payload import payload_parts
 from batonq.core.shard.commands import new_messages as sending
 from batonq.core.shard.commands import receive as receiving
-from batonq.core.shard.commands.new_messages import NewMessages
+from batonq.core.shard.commands.new_messages import NewMessages, Run
 from batonq.core.shard.commands.receipts import ReceiptCommands
 from batonq.core.shard.commands.receive import ReceiveCommands
 from batonq.core.shard.commands.remembered_requests import RememberedRequests
@@ -103,14 +103,14 @@ def requests_remembered_as_the_first() -> Patches:
     """Each request of a run is remembered with the first message of the run."""
     send_run, remember = SendCommands._send_run, RememberedRequests.remember
 
-    def remember_first(self: SendCommands, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
+    def remember_first(self: SendCommands, queue: QueueState, run: Run, now: int) -> list[Sent]:
         first = self.messages.journal.next_sequence
 
         def as_first(self: RememberedRequests, number: int, key: int, sequence: int, count: int, now: int) -> None:
             remember(self, number, key, first, count, now)
 
         with patched([(RememberedRequests, "remember", as_first)]):
-            return send_run(self, queue, commands, now)
+            return send_run(self, queue, run, now)
 
     return [(SendCommands, "_send_run", remember_first)]
 
@@ -119,9 +119,9 @@ def request_of_a_run_not_remembered() -> Patches:
     """Only the first request of a run is remembered."""
     send_run = SendCommands._send_run
 
-    def remember_one(self: SendCommands, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
-        nameless = [replace(command, request=0) for command in commands[1:]]
-        return send_run(self, queue, [*commands[:1], *nameless], now)
+    def remember_one(self: SendCommands, queue: QueueState, run: Run, now: int) -> list[Sent]:
+        run.commands[1:] = [replace(command, request=0) for command in run.commands[1:]]
+        return send_run(self, queue, run, now)
 
     return [(SendCommands, "_send_run", remember_one)]
 
@@ -186,32 +186,35 @@ def full_queue_answers_nothing() -> Patches:
 def digests_shifted() -> Patches:
     """In a run, each body has the digest of its neighbour."""
 
-    def shifted(command: Send, now: int) -> tuple[list[bytes], int]:
+    def shifted(command: Send, now: int) -> tuple[list[bytes], list[int]]:
         digests = command.digests
-        return bare_parts(replace(command, digests=[*digests[1:], *digests[:1]]), now)
+        return payload_parts(replace(command, digests=[*digests[1:], *digests[:1]]), now)
 
-    return [(sending, "bare_parts", shifted)]
+    return [(sending, "payload_parts", shifted)]
 
 
 def column_lost(**columns: Any) -> Patches:
     """Rows are written as if nobody had used these columns."""
-    write = NewMessages._write_rows
+    write = NewMessages._write
 
-    def without(self: NewMessages, queue: QueueState, command: Send, *others: Any) -> None:
-        write(self, queue, replace(command, **columns), *others)
+    def without(self: NewMessages, queue: QueueState, commands: Sequence[Send], *others: Any) -> int:
+        return write(self, queue, [replace(command, **columns) for command in commands], *others)
 
-    return [(NewMessages, "_write_rows", without)]
+    return [(NewMessages, "_write", without)]
 
 
 def time_to_live_of_the_first() -> Patches:
     """All messages of a request live as long as the first of them."""
-    write = NewMessages._write_rows
+    write = NewMessages._write
 
-    def of_the_first(self: NewMessages, queue: QueueState, command: Send, *others: Any) -> None:
+    def first_of(command: Send) -> Send:
         ttls = [command.ttls_ms[0]] * len(command.bodies) if command.ttls_ms else ()
-        write(self, queue, replace(command, ttls_ms=ttls), *others)
+        return replace(command, ttls_ms=ttls)
 
-    return [(NewMessages, "_write_rows", of_the_first)]
+    def of_the_first(self: NewMessages, queue: QueueState, commands: Sequence[Send], *others: Any) -> int:
+        return write(self, queue, [*map(first_of, commands)], *others)
+
+    return [(NewMessages, "_write", of_the_first)]
 
 
 def expiry_timer_of_the_first() -> Patches:
@@ -226,12 +229,13 @@ def expiry_timer_of_the_first() -> Patches:
 
 def dedup_key_of_later_rows_lost() -> Patches:
     """Only the first message of a request is known by its deduplication id."""
-    key = Deduplication.key_of
+    keys_of = Deduplication.keys_of
 
-    def of_the_first(self: Deduplication, queue: QueueState, command: Send, at: int) -> int:
-        return 0 if at else key(self, queue, command, at)
+    def of_the_first(self: Deduplication, queue: QueueState, command: Send) -> list[int]:
+        keys = keys_of(self, queue, command)
+        return [*keys[:1], *[0] * len(keys[1:])]
 
-    return [(Deduplication, "key_of", of_the_first)]
+    return [(Deduplication, "keys_of", of_the_first)]
 
 
 def sequences_skip_refused_rows() -> Patches:

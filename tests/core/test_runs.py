@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from batonq.core.commands import Accepted, Claim, Delete, Leases, Receive, Send, Sent
 from batonq.core.ids import key_hash, message_id
-from batonq.core.payload import content_mark, head_of
+from batonq.core.payload import content_mark
 from batonq.core.records import ArrivedFlag, SentFlag, Type
-from batonq.core.shard.commands.new_messages import NewMessages
+from batonq.core.shard.commands.new_messages import NewMessages, Run
 from batonq.core.shard.commands.receipts import ReceiptCommands
 from batonq.core.shard.commands.receive import ReceiveCommands
 from batonq.core.shard.commands.send import SendCommands
@@ -33,20 +33,14 @@ from tests.support.doubles import double
 
 @double()
 class OneByOneSends(SendCommands):
-    def _send_run(self, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
-        return [self._send_one(queue, command, now) for command in commands]
+    def _joins(self, queue: QueueState, run: Run, command: Send, now: int) -> bool:
+        return False
 
 
 @double("_send")
 class OneByOneMessages(NewMessages):
-    def write_bare(self, queue: QueueState, commands: Sequence[Send], now: int) -> int:
-        first = self.journal.next_sequence
-        for command in commands:
-            if self.messages.living() + len(command.bodies) > self.journal.limits.slots_max:
-                return 0
-            for at in range(len(command.bodies)):
-                self._send(queue, command, at, now)
-        return first
+    def takes_runs(self, queue: QueueState) -> bool:
+        return False
 
     def send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
         results = [self._send(queue, command, at, now) for at in range(len(command.bodies))]
@@ -54,7 +48,7 @@ class OneByOneMessages(NewMessages):
 
     def _send(self, queue: QueueState, command: Send, at: int, now: int) -> Accepted | BatonError:
         policy = queue.policy
-        payload = head_of(command, at, now) + command.bodies[at]
+        payload = ask.payload_at(command, at, now)
         group = command.groups[at] if command.groups else ""
         dedup_id = command.dedup_ids[at] if command.dedup_ids else ""
         key, flags = 0, int(SentFlag.FIFO) if queue.fifo else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from array import array
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,13 +17,14 @@ from batonq.core.open_frame import OpenFrame
 from batonq.core.payload import (
     Attribute,
     Lineage,
-    bare_parts,
     content_mark,
+    content_marks,
     decode,
     decode_attributes,
     encode_attributes,
     encode_payload,
     merge_lineage,
+    payload_parts,
     with_lineage,
 )
 from batonq.core.policy import QueuePolicy
@@ -81,12 +83,17 @@ def test_the_encoding_of_attributes_is_what_their_digest_covers() -> None:
     assert data == b"\0\0\0\1a\0\0\0\6String\1\0\0\0\2\xc3\xa9" + b"\0\0\0\1b\0\0\0\6Binary\2\0\0\0\2\0\1"
 
 
-@given(st.text(max_size=20), st.text(max_size=50), st.integers(0, (1 << 64) - 1))
-def test_a_shared_header_makes_the_same_payload(sender: str, body: str, sent_ms: int) -> None:
-    send = make_send(body, sender=sender)
-    parts, length = bare_parts(ask.batch(1, [send]), sent_ms)
-    assert b"".join(parts) == ask.payload(send, sent_ms)
-    assert length == len(ask.payload(send, sent_ms)) - len(send.body)
+@given(st.lists(sends, min_size=1, max_size=5), st.integers(0, (1 << 64) - 1), st.booleans())
+def test_payloads_of_a_batch_are_those_of_its_messages(messages: list[ask.Message], sent_ms: int, bare: bool) -> None:
+    if bare:
+        messages = [ask.Message(one.body, one.body_md5) for one in messages]
+    send = ask.batch(1, [replace(one, sender=messages[0].sender) for one in messages])
+    parts, lengths = payload_parts(send, sent_ms)
+    each = [ask.payload_at(send, at, sent_ms) for at in range(len(messages))]
+    count = len(parts) // len(messages)
+    assert [b"".join(parts[at * count : (at + 1) * count]) for at in range(len(messages))] == each
+    assert lengths == [*map(len, each)]
+    assert content_marks(send) == [*map(content_mark, each)]
 
 
 @given(sends, sends)

@@ -19,7 +19,7 @@ from batonq.core.commands import (
     Send,
 )
 from batonq.core.commands import Nack as NackCommand
-from batonq.core.payload import head_of
+from batonq.core.payload import Payload, encode_payload
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.priorities import NORMAL_PRIORITY
@@ -89,7 +89,18 @@ def batch(queue: int, messages: Sequence[Message], request: int = 0, once: Once 
 
 def payload(message: Message, sent_ms: int) -> bytes:
     """The payload of a message as it is written."""
-    return head_of(batch(1, [message]), 0, sent_ms) + message.body
+    return payload_at(batch(1, [message]), 0, sent_ms)
+
+
+def payload_at(send: Send, at: int, sent_ms: int) -> bytes:
+    """The payload of one message of a request, encoded alone."""
+    group, dedup_id, trace = [column[at] if column else "" for column in (send.groups, send.dedup_ids, send.traces)]
+    attributes = send.attributes[at] if send.attributes else b""
+    md5 = send.digests[at] if send.digests else b""
+    content = send.contents[at] if send.contents else send.content
+    return encode_payload(
+        Payload(sent_ms, send.sender, group, dedup_id, trace, b"", attributes, send.bodies[at], md5, content)
+    )
 
 
 def _column(values: list[Any], absent: object = 0) -> Sequence[Any]:

@@ -47,26 +47,6 @@ class Send:
     request: int = 0  # hash of the name that an SDK gave to its request; 0: no name
     once: Once | None = None
 
-    @property
-    def is_bare(self) -> bool:
-        """Whether the messages have only bodies, without a producer's numbers or an Idempotency-Key."""
-        return not (self.producer or self.once is not None or self.has_columns)
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether any message has more than a body."""
-        return bool(
-            self.attributes
-            or self.groups
-            or self.dedup_ids
-            or self.priorities
-            or self.delays_ms
-            or self.ttls_ms
-            or self.max_receives
-            or self.traces
-            or self.contents
-        )
-
     def key_at(self, at: int, fifo: bool) -> str:
         """The key that decides which shard of the queue a message belongs to; empty if any shard will do."""
         if fifo:

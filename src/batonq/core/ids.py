@@ -54,5 +54,11 @@ def request_hash(queue: int, name: str) -> int:
 
 def key_hash(*parts: str | int) -> int:
     """A 64-bit hash of a key, the same in every process; never 0, which means "none"."""
-    text = "\x00".join(map(str, parts))
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1
+    (hashed,) = key_hashes(["\x00".join(map(str, parts))])
+    return hashed
+
+
+def key_hashes(texts: Iterable[str]) -> list[int]:
+    """The hashes of several keys, whose parts are already joined."""
+    from_bytes = int.from_bytes
+    return [from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") or 1 for text in texts]

@@ -110,54 +110,58 @@ def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
     return replace(new, **changes)
 
 
-def head_of(send: Send, at: int, sent_ms: int) -> bytes:
-    """The payload of a message that is being sent, without its body, which follows."""
+def payload_parts(send: Send, sent_ms: int) -> tuple[list[bytes], list[int]]:
+    """The payloads of messages that are being sent, in parts, the same number for each; and the length of each."""
+    bodies = send.bodies
+    count = len(bodies)
     sender = send.sender.encode()
-    group = send.groups[at].encode() if send.groups else b""
-    dedup_id = send.dedup_ids[at].encode() if send.dedup_ids else b""
-    trace = send.traces[at].encode() if send.traces else b""
-    attributes = send.attributes[at] if send.attributes else b""
-    lengths = (len(sender), len(group), len(dedup_id), len(trace), 0)
-    content = send.contents[at] if send.contents else send.content
-    md5, content = _digest_and_content(send.digests[at] if send.digests else b"", content)
-    header = _HEADER.pack(PAYLOAD_VERSION, content, *lengths, md5, sent_ms, len(attributes))
-    return b"".join((header, sender, group, dedup_id, trace, attributes))
+    if not (send.attributes or send.groups or send.dedup_ids or send.traces or send.contents):
+        before, behind = plain_header(sender, sent_ms, send.content if send.digests else send.content | NO_DIGEST)
+        parts = [before, _NO_MD5, behind, b""] * count
+        if send.digests:
+            parts[1::4] = send.digests
+        parts[3::4] = bodies
+        head_bytes = _HEADER_BYTES + len(sender)
+        return parts, [head_bytes + length for length in map(len, bodies)]
+    contents: Sequence[int] = send.contents or [send.content] * count
+    digests: Sequence[bytes] = send.digests or [b""] * count
+    if b"" in digests:
+        contents = [content if md5 else content | NO_DIGEST for content, md5 in zip(contents, digests, strict=True)]
+        digests = [md5 or _NO_MD5 for md5 in digests]
+    given = [[*map(str.encode, column)] for column in (send.groups, send.dedup_ids, send.traces)]
+    none = [0] * count
+    lengths = [[*map(len, column)] or none for column in (*given, send.attributes)]
+    sender_n = len(sender)
+    pack = _HEADER.pack
+    heads = [
+        pack(PAYLOAD_VERSION, content, sender_n, group_n, dedup_n, trace_n, 0, md5, sent_ms, attributes_n)
+        for content, md5, group_n, dedup_n, trace_n, attributes_n in zip(contents, digests, *lengths, strict=True)
+    ]
+    columns = [heads, [sender] * count, *filter(None, (*given, send.attributes)), bodies]
+    parts = [b""] * (len(columns) * count)
+    for at, column in enumerate(columns):
+        parts[at :: len(columns)] = column
+    return parts, [*map(sum, zip(*[map(len, column) for column in columns], strict=True))]
 
 
-def content_mark_of(send: Send, at: int) -> int:
-    """The content mark of a message that is being sent; see `content_mark`."""
-    digest = send.digests[at] if send.digests else b""
-    return zlib.crc32(send.attributes[at] if send.attributes else b"", int.from_bytes(digest[:4], "little"))
-
-
-def bare_parts(send: Send, sent_ms: int) -> tuple[list[bytes], int]:
-    """The payloads of messages with only bodies, in parts, and the length of the part before each body."""
-    count = len(send.bodies)
-    if not send.digests:
-        before, behind = plain_header(send.sender, sent_ms, send.content | NO_DIGEST)
-        header = before + _NO_MD5 + behind
-        parts = [header, b""] * count
-        parts[1::2] = send.bodies
-        return parts, len(header)
-    before, behind = plain_header(send.sender, sent_ms, send.content)
-    parts = [before, b"", behind, b""] * count
-    parts[1::4] = send.digests
-    parts[3::4] = send.bodies
-    return parts, len(before) + len(_NO_MD5) + len(behind)
+def content_marks(send: Send) -> list[int]:
+    """The content mark of each message that is being sent; see `content_mark`."""
+    digests = send.digests or [b""] * len(send.bodies)
+    starts = [int.from_bytes(md5[:4], "little") for md5 in digests]
+    return [*map(zlib.crc32, send.attributes, starts)] if send.attributes else starts
 
 
 def _digest_and_content(md5: bytes, content: int) -> tuple[bytes, int]:
     return (md5, content) if md5 else (_NO_MD5, content | NO_DIGEST)
 
 
-def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, bytes]:
+def plain_header(sender: bytes, sent_ms: int, content: int) -> tuple[bytes, bytes]:
     """The header before and after the MD5, for a payload that has only a sender and a body.
 
     The messages of one request share it: a payload is before + MD5 + behind + body.
     """
-    raw = sender.encode()
-    header = _HEADER.pack(PAYLOAD_VERSION, content, len(raw), 0, 0, 0, 0, _NO_MD5, sent_ms, 0)
-    return header[:_MD5_AT], header[_MD5_AT + 16 :] + raw
+    header = _HEADER.pack(PAYLOAD_VERSION, content, len(sender), 0, 0, 0, 0, _NO_MD5, sent_ms, 0)
+    return header[:_MD5_AT], header[_MD5_AT + 16 :] + sender
 
 
 def encode_payload(payload: Payload) -> bytes:

@@ -6,10 +6,11 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import key_hash, message_id
-from batonq.core.payload import bare_parts, content_mark_of, head_of
+from batonq.core.payload import content_marks, payload_parts
 from batonq.core.records import SentFlag, Type
 from batonq.core.shard.effects.message_runs import MessageRuns
 from batonq.core.shard.moves.arrivals import Arrivals
@@ -25,6 +26,7 @@ BYTE_MAX = 255  # a record stores each of these values in one byte
 GROUPS_CACHED = 65_536
 SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
 ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
+_KEYS_FULL = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."
 _SENT = int(Type.SENT)
 _FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
@@ -50,11 +52,32 @@ class NewMessages:
         self.arrivals = arrivals
 
     def takes_runs(self, queue: QueueState) -> bool:
-        """Whether messages with only a body are accepted without a decision per message."""
+        """Whether this shard accepts messages of the queue without a decision about each: the queue has no limits, and
+        all its messages belong here.
+        """
         policy = queue.policy
-        if queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max:
+        if policy.messages_max or policy.bytes_max:
             return False
-        return takes(policy.spread, self.number)
+        return not policy.spread or (not queue.fifo and takes(policy.spread, self.number))
+
+    def joins(self, queue: QueueState, run: Run, command: Send) -> bool:
+        """Add a request to a run, if all its messages will be accepted; returns whether they will. The queue takes
+        runs.
+        """
+        if not (_fit(command.priorities) and _fit(command.max_receives)):
+            return False
+        keys = self.dedup.keys_of(queue, command)
+        if keys:
+            if queue.policy.spread or 0 in keys:
+                return False  # a deduplication id decides which shard of the queue a message belongs to
+            unique = {*keys}
+            if len(unique) < len(keys) or not run.taken.isdisjoint(unique):
+                return False
+            if not self.dedup.are_new(keys, len(run.taken)):
+                return False
+            run.taken |= unique
+        run.add(command, keys)
+        return True
 
     def belongs_elsewhere(self, queue: QueueState, command: Send, at: int) -> bool:
         """Whether the key of a new message belongs to another shard since the queue grew."""
@@ -67,91 +90,83 @@ class NewMessages:
             return not takes(queue.policy.spread, self.number)
         return parse(queue.policy.spread).of_key(key) != self.number
 
-    def write_bare(self, queue: QueueState, commands: Sequence[Send], now: int) -> int:
-        """Write messages with only a body as one run; returns the first sequence, or 0 if the shard is full."""
+    def write_run(self, queue: QueueState, run: Run, now: int) -> int:
+        """Write all messages of a run; returns the first sequence, or 0 if the shard has no room for all of them."""
         columns = self.columns
-        count = sum([len(command.bodies) for command in commands])
+        count = run.count
         slots = columns.take_run(count)
-        if (
-            slots[-1] >= self.journal.limits.slots_max
-            and self.messages.living() + count > self.journal.limits.slots_max
-        ):
+        slots_max = self.journal.limits.slots_max
+        if slots[-1] >= slots_max and self.messages.living() + count > slots_max:
             columns.give_back_run(slots)
             return 0
-        frame = self.frame
         lengths = array("I")
-        for command in commands:
-            parts, header_bytes = bare_parts(command, now)
-            frame.parts += parts
-            lengths.extend([header_bytes + length for length in map(len, command.bodies)])
-        expires_s = -(-(now + queue.policy.retention_ms) // 1000)
-        # The rows start as copies of the shared values; the columns that differ are then written over them.
-        rows = array("Q", (_SENT | NORMAL_PRIORITY << 16 | queue.number << 32, 0, now, now, 0, 0, 0, 0)) * count
-        expires = array("I", (expires_s,)) * count
-        priorities = array("B", (NORMAL_PRIORITY,)) * count
-        return self._write(queue, slots, rows, lengths, now, expires, priorities, None, None, None)
+        for command in run.commands:
+            parts, sizes = payload_parts(command, now)
+            self.frame.parts += parts
+            lengths.extend(sizes)
+        first = self._write(queue, run.commands, run.keys, slots, lengths, now)
+        if run.taken:
+            marks = [mark for command in run.commands for mark in content_marks(command)]
+            self.dedup.put_run(queue, slots, first, now, run.keys, marks)
+        return first
 
     def send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
-        """Send messages of any kind: decide per message, then write the accepted messages as columns."""
-        columns, policy, bodies = self.columns, queue.policy, command.bodies
-        count, now_s = len(bodies), now // 1000
+        """Send the messages of a request: decide about each, then write those that are accepted."""
+        columns, policy = self.columns, queue.policy
+        count, now_s = len(command.bodies), now // 1000
         slots = columns.take_run(count)
-        room = count
-        if slots[-1] >= self.journal.limits.slots_max:
-            below = sum([slot < self.journal.limits.slots_max for slot in slots])
-            room = max(below, self.journal.limits.slots_max - self.messages.living())
+        room, slots_max = count, self.journal.limits.slots_max
+        if slots[-1] >= slots_max:
+            room = max(sum([slot < slots_max for slot in slots]), slots_max - self.messages.living())
         first = self.journal.next_sequence
         results: Results = []
         places: list[int] = []
-        heads: list[bytes] = []
-        keys: list[int] = []
+        parts, sizes = payload_parts(command, now)
+        keys = self.dedup.keys_of(queue, command)
+        marks = content_marks(command) if keys else ()
         size = 0
-        limited = bool(policy.messages_max or policy.bytes_max)
-        priorities, maxima, spread = command.priorities, command.max_receives, policy.spread
-        for at, body in enumerate(bodies):
-            if (priorities and not 0 <= priorities[at] <= BYTE_MAX) or (maxima and not 0 <= maxima[at] <= BYTE_MAX):
-                text = f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
-                results.append(InvalidInput(text))
-                continue
-            key = self.dedup.key_of(queue, command, at)
-            mark = 0
-            if key:
-                mark = content_mark_of(command, at)
+        for at in range(count):
+            problem = self._refusal(queue, command, at)
+            key = keys[at] if keys else 0
+            if problem is None and key:
                 known = self.dedup.known(queue, key, now)
                 if known is not None:
-                    results.append(self._deduplicated(queue, known, command, at, mark))
+                    results.append(self._deduplicated(queue, known, command, at, marks[at]))
                     continue
                 if self.dedup.table.full(now_s, self.journal.limits.dedup_entries_max):
-                    text = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."
-                    results.append(OverLimit(text))
-                    continue
-            if spread and self.belongs_elsewhere(queue, command, at):
-                results.append(NotOwner(ELSEWHERE))
-                continue
-            head = head_of(command, at, now)
-            if limited:
-                full = queue.full(len(head) + len(body), len(places), size)
-                if full:
-                    results.append(OverLimit(full))
-                    continue
+                    problem = OverLimit(_KEYS_FULL)
+            if problem is None and policy.spread and self.belongs_elsewhere(queue, command, at):
+                problem = NotOwner(ELSEWHERE)
             taken = len(places)
-            if taken >= room:
-                results.append(OverLimit(SHARD_FULL))
+            if problem is None and (full := queue.full(sizes[at], taken, size)):
+                problem = OverLimit(full)
+            if problem is None and taken >= room:
+                problem = OverLimit(SHARD_FULL)
+            if problem is not None:
+                results.append(problem)
                 continue
             sequence = first + taken
             if key:
-                self.dedup.put(queue, slots[taken], sequence, now, key, mark, policy.dedup_lives)
+                self.dedup.put(queue, slots[taken], sequence, now, key, marks[at], policy.dedup_lives)
             places.append(at)
-            heads.append(head)
-            keys.append(key)
-            size += len(head) + len(body)
+            size += sizes[at]
             results.append(Accepted(sequence, message_id(self.number, sequence), False))
         if len(places) < count:
             columns.give_back_run(slots[len(places) :])
             slots = slots[: len(places)]
+            each = len(parts) // count
+            parts = [part for at in places for part in parts[at * each : (at + 1) * each]]
+            sizes, keys = [sizes[at] for at in places], [keys[at] for at in places] if keys else []
         if places:
-            self._write_rows(queue, command.pick(places), slots, heads, keys, now)
+            self.frame.parts += parts
+            self._write(queue, [command.pick(places)], keys, slots, array("I", sizes), now)
         return Sent(self.number, first, count) if len(places) == count else outcome(self.number, results)
+
+    @staticmethod
+    def _refusal(queue: QueueState, command: Send, at: int) -> BatonError | None:
+        if _fit(command.priorities[at : at + 1]) and _fit(command.max_receives[at : at + 1]):
+            return None
+        return InvalidInput(f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}.")
 
     def _deduplicated(
         self, queue: QueueState, known: Known, command: Send, at: int, mark: int
@@ -161,68 +176,54 @@ class NewMessages:
         queue.duplicates += 1
         return taken_before(self.number, known.sequence)
 
-    def _write_rows(
-        self,
-        queue: QueueState,
-        command: Send,
-        slots: Sequence[int],
-        heads: Sequence[bytes],
-        keys: Sequence[int],
-        now: int,
-    ) -> None:
-        """Write accepted messages, in the order of their slots."""
-        policy, bodies = queue.policy, command.bodies
-        count = len(bodies)
-        parts = [b""] * (2 * count)
-        parts[0::2] = heads
-        parts[1::2] = bodies
-        self.frame.parts += parts
-        lengths = array("I", [len(head) + len(body) for head, body in zip(heads, bodies, strict=True)])
-        w0 = _SENT | (_FIFO << 8 if queue.fifo else 0) | queue.number << 32
-        rows = array("Q", (w0 | NORMAL_PRIORITY << 16, 0, now, now, 0, 0, 0, 0)) * count
-        priorities = array("B", command.priorities or (NORMAL_PRIORITY,) * count)
-        maxima = command.max_receives if any(command.max_receives) else None
-        has_keys = any(keys)
-        if has_keys or maxima or command.priorities:
-            known = (_DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED) << 8
-            heads_column = [
-                w0 | (known if key else 0) | priority << 16 | maximum << 24
-                for key, priority, maximum in zip(keys, priorities, maxima or bytes(count), strict=True)
-            ]
-            rows[0::8] = array("Q", heads_column)
-        if has_keys:
-            rows[5::8] = array("Q", keys)
-        groups = None
-        if any(command.groups):
-            groups = array("Q", map(group_hash, command.groups))
-            rows[4::8] = groups
-        delays = [policy.delay_ms if delay is None else delay for delay in command.delays_ms]
-        visibles = None
-        if any(delays) or (policy.delay_ms and not delays):
-            visibles = array("Q", [now + delay for delay in delays] or [now + policy.delay_ms] * count)
-            rows[3::8] = visibles
-        ttls = [policy.retention_ms if ttl is None else ttl for ttl in command.ttls_ms] or [policy.retention_ms] * count
-        expires = array("I", [-(-(when + ttl) // 1000) for when, ttl in zip(rows[3::8], ttls, strict=True)])
-        self._write(queue, slots, rows, lengths, now, expires, priorities, visibles, groups, maxima)
-
     def _write(
         self,
         queue: QueueState,
+        commands: Sequence[Send],
+        keys: Sequence[int],
         slots: Sequence[int],
-        rows: array[int],
         lengths: array[int],
         now: int,
-        expires: array[int],
-        priorities: array[int],
-        visibles: array[int] | None,
-        groups: array[int] | None,
-        maxima: Sequence[int] | None,
     ) -> int:
-        """Complete the rows of new messages, whose payloads are already in the frame, and apply them; returns the
-        first sequence.
+        """Write accepted messages, whose payloads are already in the frame, and apply them; returns the first
+        sequence. A column that no message uses costs nothing.
         """
-        frame = self.frame
-        first, count = self.journal.next_sequence, len(slots)
+        policy, frame = queue.policy, self.frame
+        count = len(slots)
+        w0 = _SENT | (_FIFO << 8 if queue.fifo else 0) | queue.number << 32
+        # The rows start as copies of the shared values; the columns that differ are then written over them.
+        rows = array("Q", (w0 | NORMAL_PRIORITY << 16, 0, now, now, 0, 0, 0, 0)) * count
+        given = column_of(commands, "priorities", NORMAL_PRIORITY)
+        priorities = array("B", given) if given else array("B", (NORMAL_PRIORITY,)) * count
+        maxima = column_of(commands, "max_receives", 0)
+        if keys or maxima or given:
+            known = (_DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED) << 8
+            none = bytes(count)
+            rows[0::8] = array(
+                "Q",
+                [
+                    w0 | (known if key else 0) | priority << 16 | maximum << 24
+                    for key, priority, maximum in zip(keys or none, priorities, maxima or none, strict=True)
+                ],
+            )
+        if keys:
+            rows[5::8] = array("Q", keys)
+        groups = None
+        if any(names := column_of(commands, "groups", "")):
+            groups = rows[4::8] = array("Q", [*map(group_hash, names)])
+        visibles = None
+        delays = column_of(commands, "delays_ms", None)
+        if delays or policy.delay_ms:
+            own = [policy.delay_ms if delay is None else delay for delay in delays or [None] * count]
+            if any(own):
+                visibles = rows[3::8] = array("Q", [now + delay for delay in own])
+        ttls = column_of(commands, "ttls_ms", None)
+        if ttls or visibles is not None:
+            lives = [policy.retention_ms if ttl is None else ttl for ttl in ttls or [None] * count]
+            expires = array("I", [-(-(when + life) // 1000) for when, life in zip(rows[3::8], lives, strict=True)])
+        else:
+            expires = array("I", (-(-(now + policy.retention_ms) // 1000),)) * count
+        first = self.journal.next_sequence
         position = frame.number << 16 | len(frame.rows) >> 3
         offset = frame.variable_bytes
         offsets = array("I", accumulate(lengths, initial=offset))
@@ -238,6 +239,48 @@ class NewMessages:
             queue, slots, sequences, now, expires, priorities, position, extents, size, visibles, groups, maxima
         )
         return first
+
+
+class Run:
+    """Requests that are written together, because all their messages are accepted."""
+
+    __slots__ = ("commands", "count", "keys", "names", "taken")
+
+    def __init__(self) -> None:
+        self.commands: list[Send] = []
+        self.count = 0  # messages
+        self.keys: list[int] = []  # hash of each message's deduplication id; empty if no message has one
+        self.taken: set[int] = set()  # the same keys, without 0
+        self.names: set[int] = set()  # hashes of the requests' names
+
+    def add(self, command: Send, keys: Sequence[int]) -> None:
+        count = len(command.bodies)
+        if keys or self.keys:
+            self.keys += [0] * (self.count - len(self.keys))
+            self.keys += keys or [0] * count
+        self.commands.append(command)
+        self.count += count
+        if command.request:
+            self.names.add(command.request)
+
+
+def _fit(column: Sequence[int]) -> bool:
+    """Whether a record can store these values."""
+    return not column or (min(column) >= 0 and max(column) <= BYTE_MAX)
+
+
+def column_of(commands: Sequence[Send], name: str, default: Any) -> list[Any]:
+    """One column of several commands, with `default` for commands that do not have it; empty if none has it."""
+    columns = [getattr(command, name) for command in commands]
+    if not any(columns):
+        return []
+    if len(columns) == 1:
+        return list(columns[0])
+    return [
+        value
+        for command, column in zip(commands, columns, strict=True)
+        for value in column or [default] * len(command.bodies)
+    ]
 
 
 def outcome(shard: int, results: Sequence[Accepted | BatonError], replayed: bool = False) -> Sent:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import key_hash
 from batonq.core.records import Type
-from batonq.core.shard.commands.new_messages import ELSEWHERE, SHARD_FULL, NewMessages, Results, outcome, taken_before
+from batonq.core.shard.commands.new_messages import ELSEWHERE, NewMessages, Results, Run, outcome, taken_before
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.producers import RUN_MAX as PRODUCER_RUN_MAX
 from batonq.core.shard.state.producers import Produced, Producers
@@ -78,13 +78,12 @@ class NumberedSends:
         if turn.refused or waits or self._no_producer_more(key, now):
             turn.refused = True
             return results + [OverLimit(PRODUCER_WAITS)] * count
-        if not command.has_columns and self.new_messages.takes_runs(queue):
-            first = self.new_messages.write_bare(queue, [command], now)
+        run, new_messages = Run(), self.new_messages
+        if new_messages.takes_runs(queue) and new_messages.joins(queue, run, command):
+            first = new_messages.write_run(queue, run, now)
             if first:
                 self._produced(queue.number, key, numbers[-1], first + count - 1, count, now)
                 return [*results, *Sent(self.number, first, count).results()]
-            turn.refused = True
-            return results + [OverLimit(SHARD_FULL)] * count
         return results + self._send_one_by_one(queue, command, now, turn)
 
     def _send_one_by_one(self, queue: QueueState, command: Send, now: int, turn: _ProducerTurn) -> Results:
@@ -143,8 +142,8 @@ class NumberedSends:
         """Whether this shard would refuse a message because it belongs to another shard: the message is unknown
         here, and so is not a duplicate.
         """
-        key = self.dedup.key_of(queue, command, at)
-        known = bool(key) and self.dedup.known(queue, key, now) is not None
+        keys = self.dedup.keys_of(queue, command.pick([at]))
+        known = bool(keys) and self.dedup.known(queue, keys[0], now) is not None
         return not known and self.new_messages.belongs_elsewhere(queue, command, at)
 
 

@@ -1,4 +1,4 @@
-"""The Send command. New requests that arrive together and carry only bodies are written as one run of records.
+"""The Send command. New requests that arrive together, and whose messages are all accepted, are written as one run.
 
 Any other request is first compared with what the shard remembers (remembered_requests.py, numbered_sends.py), then each
 of its messages is decided on (new_messages.py).
@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from batonq.core.commands import Send, Sent
 from batonq.core.shard.clock import Clock
-from batonq.core.shard.commands.new_messages import SHARD_FULL, NewMessages, refused
+from batonq.core.shard.commands.new_messages import NewMessages, Run
 from batonq.core.shard.commands.numbered_sends import NumberedSends
 from batonq.core.shard.commands.remembered_requests import RememberedRequests
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.errors import OverLimit
 
 
 class SendCommands:
@@ -42,36 +41,38 @@ class SendCommands:
         queue = self.messages.queue_state(commands[0].queue)
         takes_runs = self.new_messages.takes_runs(queue)
         outcomes: list[Sent] = []
-        run: list[Send] = []
-        names: set[int] = set()
+        run = Run()
         for command in commands:
-            request = command.request
-            bare = takes_runs and command.bodies and command.is_bare and request not in names
-            if bare and (not request or self.requests.is_new(queue, request, now)):
-                run.append(command)
-                if request:
-                    names.add(request)
+            if takes_runs and self._joins(queue, run, command, now):
                 continue
-            if run:
+            if run.commands:
                 outcomes += self._send_run(queue, run, now)
-                run = []
-                names.clear()
+                run = Run()
+                if takes_runs and self._joins(queue, run, command, now):
+                    continue
             outcomes.append(self._send_one(queue, command, now))
-        if run:
+        if run.commands:
             outcomes += self._send_run(queue, run, now)
         return outcomes
 
-    def _send_run(self, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
-        """Write the bare messages of several new requests as one run. If the shard has no room for all, try each
-        request on its own.
+    def _joins(self, queue: QueueState, run: Run, command: Send, now: int) -> bool:
+        """Add a request to a run if it is new and all its messages will be accepted."""
+        if not command.bodies or command.once is not None or command.producer:
+            return False
+        request = command.request
+        if request and (request in run.names or not self.requests.is_new(queue, request, now)):
+            return False
+        return self.new_messages.joins(queue, run, command)
+
+    def _send_run(self, queue: QueueState, run: Run, now: int) -> list[Sent]:
+        """Write the messages of several new requests together. If the shard has no room for all of them, each request
+        goes on its own.
         """
-        first = self.new_messages.write_bare(queue, commands, now)
+        first = self.new_messages.write_run(queue, run, now)
         if not first:
-            if len(commands) > 1:
-                return [sent for command in commands for sent in self._send_run(queue, [command], now)]
-            return [refused(self.number, commands[0], OverLimit(SHARD_FULL))]
+            return [self._send_one(queue, command, now) for command in run.commands]
         outcomes: list[Sent] = []
-        for command in commands:
+        for command in run.commands:
             count = len(command.bodies)
             if command.request:
                 self.requests.remember(queue.number, command.request, first, count, now)

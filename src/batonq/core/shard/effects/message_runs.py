@@ -51,12 +51,12 @@ class MessageRuns:
         size: int,
         visibles: array[int] | None = None,
         groups: array[int] | None = None,
-        maxima: Sequence[int] | None = None,
+        maxima: Sequence[int] = (),
     ) -> None:
         """Apply new messages with consecutive sequences and positions. The caller has taken the slots off the free
         list.
 
-        A column that is None has one value for all messages: VISIBLE at once, no group, or no maximum of their own.
+        A column that is None or empty has one value for all: VISIBLE at once, no group, or no maximum of their own.
         """
         count = len(slots)
         if isinstance(slots, range) and count <= RUN_MAX:
@@ -65,7 +65,7 @@ class MessageRuns:
             self.fill_range(queue, slots, sequences, times, expires, priorities, positions, extents)
         else:
             self._fill_slots(queue, slots, sequences[0], time, expires, priorities, position, extents)
-        if maxima is not None:
+        if maxima:
             self.messages.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
         if queue.fifo or visibles is not None or groups is not None:
             self._enter_each(queue, slots, time, visibles, groups)

@@ -14,6 +14,7 @@ Entries that live as long as their message have their own ring.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from batonq.core.shard.state.hash_index import EMPTY, HashIndex
@@ -68,6 +69,23 @@ class _Ring:
         self.mark.append(mark)
         self.expires.append(expires_s)
         self.index.add(key, number, keys, self.base)
+
+    def extend(self, keys: Sequence[int], first: int, marks: Sequence[int], expires_s: int) -> None:
+        """Append entries of messages with consecutive sequences. There must be numbers left for them."""
+        own = self.key
+        number = self.base + len(own)
+        own.extend(keys)
+        self.message.extend(
+            [sequence | (mark & 0xFFFF) << _SEQUENCE_BITS for sequence, mark in enumerate(marks, start=first)]
+        )
+        self.mark.extend([mark >> 16 for mark in marks])
+        self.expires.extend(array("I", (expires_s,)) * len(keys))
+        self.index.add_run(keys, number, own, self.base)
+
+    def is_due(self, now_s: int) -> bool:
+        """Whether the place at the front can be swept."""
+        front, expires = self.front, self.expires
+        return front < len(expires) and expires[front] <= now_s
 
     def remove(self, at: int) -> None:
         self.index.remove(self.key[at], self.base + at, self.key, self.base)
@@ -177,8 +195,7 @@ class DedupTable:
         A fingerprint has 32 bits.
         """
         for ring in self._rings.values():
-            expires, front = ring.expires, ring.front
-            if front < len(expires) and expires[front] <= now_s:
+            if ring.is_due(now_s):
                 ring.sweep(now_s)
             old = ring.index.find(key, ring.key, ring.base)
             if old != EMPTY:
@@ -186,6 +203,25 @@ class DedupTable:
         if expires_s > now_s:
             message = sequence | (fingerprint & 0xFFFF) << _SEQUENCE_BITS
             self._append(key, message, fingerprint >> 16, expires_s, now_s)
+
+    def has_none(self, keys: Sequence[int]) -> bool:
+        """Whether the table has no entry for any of these keys, not even one that has expired."""
+        for ring in self._rings.values():
+            find, own, base = ring.index.find, ring.key, ring.base
+            for key in keys:
+                if key and find(key, own, base) != EMPTY:
+                    return False
+        return True
+
+    def put_run(self, keys: Sequence[int], first: int, expires_s: int, marks: Sequence[int], now_s: int) -> None:
+        """Add entries of messages with consecutive sequences, for keys that the table does not have."""
+        if expires_s > now_s and not any(ring.is_due(now_s) for ring in self._rings.values()):
+            ring = self._ring(expires_s, now_s)
+            if ring.base + len(ring.key) + len(keys) < _NUMBER_MAX:
+                ring.extend(keys, first, marks, expires_s)
+                return
+        for at, key in enumerate(keys):
+            self.put(key, first + at, expires_s, marks[at], now_s)
 
     def end_life(self, key: int, sequence: int, expires_s: int, now_s: int) -> None:
         """Let the entry of a message that is gone expire with its window."""
@@ -202,11 +238,14 @@ class DedupTable:
                 self._append(key, message, mark, expires_s, now_s)
 
     def _append(self, key: int, message: int, mark: int, expires_s: int, now_s: int) -> None:
+        self._ring(expires_s, now_s).append(key, message, mark, expires_s)
+
+    def _ring(self, expires_s: int, now_s: int) -> _Ring:
         bits = _FOREVER if expires_s == FOREVER_S else min((expires_s - now_s).bit_length(), _BITS_MAX)
         ring = self._rings.get(bits)
         if ring is None:
             ring = self._rings[bits] = _Ring()
-        ring.append(key, message, mark, expires_s)
+        return ring
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """(key, sequence, expires, fingerprint) of every entry, ring by ring."""

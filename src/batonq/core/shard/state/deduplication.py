@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from batonq.core.commands import Send
-from batonq.core.ids import key_hash
+from batonq.core.ids import key_hashes
 from batonq.core.shard.state.columns import Columns
 from batonq.core.shard.state.dedup_table import FOREVER_S, DedupTable, Known
 from batonq.core.shard.state.journal import Journal
@@ -17,13 +19,23 @@ class Deduplication:
         self.table = DedupTable()
         self.living: dict[int, tuple[int, int]] = {}  # slot → key that lives as long as its message, window end (s)
 
-    def key_of(self, queue: QueueState, command: Send, at: int) -> int:
-        """The hash of a message's deduplication id; 0 if it has none."""
-        dedup_id = command.dedup_ids[at] if command.dedup_ids else ""
-        if not dedup_id:
-            return 0
-        scope = command.groups[at] if queue.policy.dedup_per_group and command.groups else ""
-        return key_hash(queue.number, queue.dedup_generation, scope, dedup_id)
+    def keys_of(self, queue: QueueState, command: Send) -> list[int]:
+        """The hash of each message's deduplication id, 0 for a message without one; empty if no message has one."""
+        ids = command.dedup_ids
+        if not any(ids):
+            return []
+        start = f"{queue.number}\x00{queue.dedup_generation}\x00"
+        if queue.policy.dedup_per_group and command.groups:
+            texts = [f"{start}{scope}\x00{own}" for scope, own in zip(command.groups, ids, strict=True)]
+        else:
+            texts = [f"{start}\x00{own}" for own in ids]
+        keys = key_hashes(texts)
+        return keys if all(ids) else [key if own else 0 for key, own in zip(keys, ids, strict=True)]
+
+    def are_new(self, keys: Sequence[int], beside: int) -> bool:
+        """Whether no message has any of these keys, and there is room for them beside as many others."""
+        room = self.journal.limits.dedup_entries_max - len(self.table) - beside
+        return room >= len(keys) and self.table.has_none(keys)
 
     def known(self, queue: QueueState, key: int, now: int) -> Known | None:
         """The message with this deduplication id, or None. Ids that a purge has forgotten are not found. An
@@ -44,6 +56,18 @@ class Deduplication:
             self.table.put(key, sequence, FOREVER_S, mark, now_s)
         else:
             self.table.put(key, sequence, window_end_s, mark, now_s)
+
+    def put_run(
+        self, queue: QueueState, slots: Sequence[int], first: int, time: int, keys: Sequence[int], marks: Sequence[int]
+    ) -> None:
+        """Store the keys of messages with consecutive sequences. None of the keys is known; 0 means no key."""
+        policy = queue.policy
+        if policy.dedup_lives or 0 in keys:
+            for at, key in enumerate(keys):
+                if key:
+                    self.put(queue, slots[at], first + at, time, key, marks[at], policy.dedup_lives)
+            return
+        self.table.put_run(keys, first, -(-(time + policy.dedup_window_ms) // 1000), marks, time // 1000)
 
     def end_life(self, slot: int) -> None:
         """Let a deduplication key that lives as long as its message expire with its window, because the message is

@@ -11,6 +11,7 @@ grows by two thirds.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 EMPTY = 0xFFFFFFFF
 _SIZE_MIN = 8
@@ -87,6 +88,17 @@ class HashIndex:
             segment = self._directory[key >> self._shift]
         segment.put(key, number)
         self.live += 1
+
+    def add_run(self, added: Sequence[int], number: int, keys: array[int], base: int = 0) -> None:
+        """Add entries with consecutive numbers, as `add` does."""
+        for key in added:
+            segment = self._directory[key >> self._shift]
+            if (segment.live + 1) * 4 > len(segment.places) * 3:
+                self.add(key, number, keys, base)
+            else:
+                segment.put(key, number)
+                self.live += 1
+            number += 1
 
     def move(self, key: int, old: int, new: int) -> None:
         """Change the number of the entry of `key`."""
