@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batonq.core.commands import Accepted, Claim, Delete, Leases, Receive, Send, Sent
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import content_mark
-from batonq.core.records import ArrivedFlag, SentFlag, Type
+from batonq.core.records import ArrivedFlag, SentFlag, Type, encode_notes
 from batonq.core.shard.commands.new_messages import NewMessages, Run
 from batonq.core.shard.commands.receipts import ReceiptCommands
 from batonq.core.shard.commands.receive import ReceiveCommands
@@ -22,6 +22,8 @@ from batonq.core.shard.commands.send import SendCommands
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.recovery.columnar_replay import ColumnarReplay
+from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
+from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, LogCorrupt, OverLimit
@@ -81,10 +83,59 @@ class OneByOneMessages(NewMessages):
         return Accepted(sequence, message_id(self.number, sequence), False)
 
 
-@double()
+@double("_lease_one")
 class OneByOneReceives(ReceiveCommands):
     def _front(self, queue: QueueState, wanted: int, now: int) -> Sequence[int]:
         return ()
+
+    def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[int]:
+        slots: list[int] = []
+        w6 = 0
+        while len(slots) < wanted:
+            slot = queue.ready.next_standard(queue.policy.ageing_ms)
+            if slot == NIL:
+                break
+            if self._is_over(queue, slot, now):
+                self.given_up += 1
+                if self.given_up > self.journal.limits.given_up_max:
+                    self.messages.woken.add(queue.number)
+                    break
+                self._put_away(queue, slot, now)
+                continue
+            w6 = w6 or self.frame.put(encode_notes(holder, ""))
+            self._lease_one(queue, slot, now, deadline, holder, w6, 0)
+            slots.append(slot)
+        return slots
+
+    def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
+        chosen = super()._choose_fifo(queue, wanted, now)
+        queue.ready.in_flight_total -= len(chosen)
+        for line in dict.fromkeys(self.columns.line[slot] for slot in chosen):
+            queue.ready.refresh(line)  # back to where it was; each lease takes it out again
+        return chosen
+
+    def _lease(
+        self, queue: QueueState, slots: Sequence[int], now: int, deadline: int, holder: str, w6: int, flags: int
+    ) -> None:
+        for slot in slots:
+            self._lease_one(queue, slot, now, deadline, holder, w6, flags)
+
+    def _lease_one(
+        self, queue: QueueState, slot: int, now: int, deadline: int, holder: str, w6: int, flags: int
+    ) -> None:
+        columns = self.columns
+        epoch, count = columns.epoch[slot] + 1, columns.count[slot] + 1
+        position = self.frame.add(
+            Type.LEASED | flags << 8 | columns.priority[slot] << 16 | queue.number << 32,
+            columns.sequence[slot],
+            now,
+            deadline,
+            epoch | count << 32,
+            columns.last[slot],
+            w6,
+            slot | (ATTEMPT_WINDOW_MS << 32 if flags else 0),
+        )
+        self.records.on_leased(queue, slot, now, deadline, epoch, count, position, holder)
 
 
 @double()

@@ -107,20 +107,28 @@ class ReceiveCommands:
         else:
             slots = self._choose_fifo(queue, wanted, now)
             w6 = self.frame.put(encode_notes(command.holder, attempt)) if slots else 0
-            flags = int(LeaseFlag.ATTEMPT) if attempt else 0
-            for slot in slots:
-                self._lease(queue, slot, now, deadline, command.holder, w6, flags)
+            self._lease(queue, slots, now, deadline, command.holder, w6, int(LeaseFlag.ATTEMPT) if attempt else 0)
         leases = self._leases_of(slots, now, deadline)
         if attempt and slots:
             self.attempts.put(queue.number, attempt, now + ATTEMPT_WINDOW_MS, tuple(leases.claims()))
         return leases
 
     def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[int]:
-        """Lease messages one at a time, because each choice depends on the previous one; returns their slots."""
-        ready = queue.ready
+        """Lease messages that are chosen one at a time, because each choice depends on the previous one; returns
+        their slots.
+        """
+        ready, messages = queue.ready, self.messages
         ageing_ms = queue.policy.ageing_ms
         slots: list[int] = []
-        w6 = 0
+        w6 = leased = 0
+
+        def lease_chosen() -> None:
+            nonlocal w6, leased
+            if leased < len(slots):
+                w6 = w6 or self.frame.put(encode_notes(holder, ""))
+                self._lease(queue, slots[leased:], now, deadline, holder, w6, 0)
+                leased = len(slots)
+
         while len(slots) < wanted:
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
@@ -128,14 +136,17 @@ class ReceiveCommands:
             if self._is_over(queue, slot, now):
                 self.given_up += 1
                 if self.given_up > self.journal.limits.given_up_max:
-                    self.messages.woken.add(queue.number)
+                    messages.woken.add(queue.number)
                     break
+                lease_chosen()
                 self._put_away(queue, slot, now)
                 continue
-            if not w6:
-                w6 = self.frame.put(encode_notes(holder, ""))
-            self._lease(queue, slot, now, deadline, holder, w6, 0)
+            group = ready.remove(slot)
+            if group:
+                messages.loose_groups[slot] = group
+            ready.lease_began(group)
             slots.append(slot)
+        lease_chosen()
         return slots
 
     def _lease_front(
@@ -220,12 +231,11 @@ class ReceiveCommands:
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
         """Choose messages from the front of one group, then of the next. A message that is not VISIBLE ends its
-        group's turn.
+        group's turn. The groups are locked: they leave the ring, because the caller leases their first messages.
         """
         columns = self.columns
         lines = self.lines
         chosen: list[int] = []
-        passed: list[int] = []
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
@@ -244,13 +254,10 @@ class ReceiveCommands:
                     break  # it is removed once it is the head
                 chosen.append(slot)
                 slot = columns.line_next[slot]
-            # The group leaves the ring while the others are examined; `refresh` below puts it back where it belongs.
             lines.leave_ring(lane, line)
-            passed.append(line)
             if lane.empty:
                 del queue.ready.lanes[lane.priority]
-        for line in passed:
-            queue.ready.refresh(line)
+        queue.ready.in_flight_total += len(chosen)
         return chosen
 
     def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:
@@ -280,24 +287,33 @@ class ReceiveCommands:
             return min(expires[slots.start : slots.stop]) <= now // 1000
         return min([expires[slot] for slot in slots]) <= now // 1000
 
-    def _lease(self, queue: QueueState, slot: int, now: int, deadline: int, holder: str, w6: int, flags: int) -> None:
-        columns = self.columns
-        sequence = columns.sequence[slot]
-        priority = columns.priority[slot]
-        epoch = columns.epoch[slot] + 1
-        count = columns.count[slot] + 1
-        aux = ATTEMPT_WINDOW_MS << 32 if flags else 0
-        position = self.frame.add(
-            _LEASED | flags << 8 | priority << 16 | queue.number << 32,
-            sequence,
-            now,
-            deadline,
-            epoch | count << 32,
-            columns.last[slot],
-            w6,
-            slot | aux,
-        )
-        self.records.on_leased(queue, slot, now, deadline, epoch, count, position, holder)
+    def _lease(
+        self, queue: QueueState, slots: Sequence[int], now: int, deadline: int, holder: str, w6: int, flags: int
+    ) -> None:
+        """Lease messages that have been taken out of the ready order."""
+        if not slots:
+            return
+        columns, frame = self.columns, self.frame
+        epochs, counts, sequences, lasts = columns.epoch, columns.count, columns.sequence, columns.last
+        priorities = columns.priority
+        w0 = _LEASED | flags << 8 | queue.number << 32
+        auxiliary = ATTEMPT_WINDOW_MS << 32 if flags else 0
+        position = frame.number << 16 | len(frame.rows) >> 3
+        words: list[int] = []
+        for slot in slots:
+            lease = epochs[slot] + 1 | counts[slot] + 1 << 32
+            words += (
+                w0 | priorities[slot] << 16,
+                sequences[slot],
+                now,
+                deadline,
+                lease,
+                lasts[slot],
+                w6,
+                slot | auxiliary,
+            )
+        frame.extend(array("Q", words))
+        self.runs.on_leases(queue, slots, now, deadline, position, holder)
 
     def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[int]:
         """The slots of the messages that an earlier receive with this attempt id got, after extending their leases."""

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.records import State
-from batonq.core.shard.state.columns import DELTA_MAX, NIL, counted, halves_of
+from batonq.core.shard.state.columns import COUNT_MAX, DELTA_MAX, NIL, counted, halves_of
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.shard.state.timers import NO_TIMER
@@ -279,6 +279,31 @@ class MessageRuns:
             lines[slot] = NIL
             position += 1
         self.timers.arm_leases(slots, deadline)
+
+    def on_leases(
+        self, queue: QueueState, slots: Sequence[int], time: int, deadline: int, position: int, holder: str
+    ) -> None:
+        """Apply leases to messages that have been taken out of the ready order."""
+        columns = self.columns
+        epochs, counts, lasts, sents = columns.epoch, columns.count, columns.last, columns.sent
+        leased, firsts, states, untils = columns.leased, columns.first_received, columns.state, columns.until
+        for slot in slots:
+            epochs[slot] += 1
+            if counts[slot] < COUNT_MAX:
+                counts[slot] += 1
+            lasts[slot] = position
+            leased[slot] = delta = _delta(time, sents[slot])
+            if not firsts[slot]:
+                firsts[slot] = delta + 1
+            states[slot] = _IN_FLIGHT
+            untils[slot] = deadline
+            position += 1
+        self.timers.arm_leases(slots, deadline)
+        self.messages.holders.update(dict.fromkeys(slots, holder))
+        count = len(slots)
+        queue.visible -= count
+        queue.in_flight += count
+        queue.received += count
 
     def on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
         """Apply deletes by the holders of messages that are IN_FLIGHT and have no notes."""
