@@ -15,9 +15,9 @@ from batonq.core.shard.commands.remembered_requests import RememberedRequests
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.lines import NO_RING
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.core.shard.state.ready_order import NO_RING
 from batonq.core.shard.state.timers import EXPIRY_RETRY_S
 
 

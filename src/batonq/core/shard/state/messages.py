@@ -15,8 +15,8 @@ from batonq.core.shard.state.attempts import Attempts
 from batonq.core.shard.state.columns import NIL, Columns
 from batonq.core.shard.state.deduplication import Deduplication
 from batonq.core.shard.state.journal import Journal
+from batonq.core.shard.state.lines import Lines
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.core.shard.state.ready_order import Lines
 from batonq.core.shard.state.timers import Timers
 from batonq.errors import LogCorrupt, QueueDoesNotExist
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from batonq.core.commands import Counters
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.state.columns import NIL
-from batonq.core.shard.state.ready_order import Lines, Ready
+from batonq.core.shard.state.lines import Lines
+from batonq.core.shard.state.ready_order import Ready
 
 # GAUGES and TOTALS follow from records and are replayed; SOFT counters are not.
 GAUGES = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
