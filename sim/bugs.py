@@ -107,7 +107,10 @@ def group_not_locked() -> Patches:
 
     def newest(self: ReceiveCommands, queue: Any, wanted: int, now: int) -> list[int]:
         chosen = choose(self, queue, wanted, now)
-        return chosen[1:] if len(chosen) > 1 else chosen
+        if len(chosen) < 2:
+            return chosen
+        queue.ready.refresh(self.columns.line[chosen[0]])
+        return chosen[1:]
 
     return [(ReceiveCommands, "_choose_fifo", newest)]
 

@@ -109,7 +109,6 @@ class OneByOneReceives(ReceiveCommands):
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
         chosen = super()._choose_fifo(queue, wanted, now)
-        queue.ready.in_flight_total -= len(chosen)
         for line in dict.fromkeys(self.columns.line[slot] for slot in chosen):
             queue.ready.refresh(line)  # back to where it was; each lease takes it out again
         return chosen
@@ -117,6 +116,7 @@ class OneByOneReceives(ReceiveCommands):
     def _lease(
         self, queue: QueueState, slots: Sequence[int], now: int, deadline: int, holder: str, w6: int, flags: int
     ) -> None:
+        queue.ready.in_flight_total -= len(slots)
         for slot in slots:
             self._lease_one(queue, slot, now, deadline, holder, w6, flags)
 

@@ -23,7 +23,7 @@ from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOw
 from batonq.priorities import NORMAL_PRIORITY
 
 BYTE_MAX = 255  # a record stores each of these values in one byte
-GROUPS_CACHED = 65_536
+GROUPS_CACHED = 1_024
 SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
 ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
 _KEYS_FULL = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."

@@ -106,6 +106,7 @@ class ReceiveCommands:
             slots = self._lease_standard(queue, wanted, now, deadline, command.holder)
         else:
             slots = self._choose_fifo(queue, wanted, now)
+            queue.ready.in_flight_total += len(slots)
             w6 = self.frame.put(encode_notes(command.holder, attempt)) if slots else 0
             self._lease(queue, slots, now, deadline, command.holder, w6, int(LeaseFlag.ATTEMPT) if attempt else 0)
         leases = self._leases_of(slots, now, deadline)
@@ -257,7 +258,6 @@ class ReceiveCommands:
             lines.leave_ring(lane, line)
             if lane.empty:
                 del queue.ready.lanes[lane.priority]
-        queue.ready.in_flight_total += len(chosen)
         return chosen
 
     def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:
