@@ -11,10 +11,28 @@ A queue's attributes are stored as text under their SQS names, and only those th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
 PREFIX = "Baton."
+
+# The stored names of the attributes that code refers to one by one.
+FIFO = "FifoQueue"
+RECEIVE_WAIT = "ReceiveMessageWaitTimeSeconds"
+MESSAGE_BYTES = "MaximumMessageSize"
+CONTENT_DEDUPLICATION = "ContentBasedDeduplication"
+DEDUPLICATION_SCOPE = "DeduplicationScope"
+PER_GROUP = "messageGroup"  # a value of DEDUPLICATION_SCOPE
+DEAD_LETTER_POLICY = "RedrivePolicy"  # which dead-letter queue the queue uses
+DEAD_LETTER_SOURCES = "RedriveAllowPolicy"  # which queues may use the queue as their dead-letter queue
+ACCESS_POLICY = "Policy"
+RETRY_POLICY = "Baton.RetryPolicy"
+SPREAD = "Baton.Spread"
+REPLICAS = "Baton.Durability"
+OWN_SHARDS = "Baton.OwnShards"
+OLDEST_AGE = "Baton.AgeOfOldestMessage"
+
 DURABILITY = (1, 3, 5)
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
 RETENTION_MAX_S = 1_209_600
@@ -116,6 +134,33 @@ class QueueAttribute:
         return f"{self.doc} Default: {f'{int(default):,}' if self.numeric else default}."
 
 
+def mention(name: str, word: str = "") -> str:
+    """An attribute, or its value `word`, in an error text of the catalog. The catalog does not know which interface
+    the user is using, so each interface replaces the mention by its own name: see `in_words_of_sqs` and
+    `in_words_of_rest`.
+    """
+    return f"{{{name} {word}}}" if word else f"{{{name}}}"
+
+
+def in_words_of_sqs(text: str) -> str:
+    return _MENTION.sub(lambda found: found[0][1:-1] if found["name"] in ATTRIBUTES else found[0], text)
+
+
+def in_words_of_rest(text: str) -> str:
+    return _MENTION.sub(_in_rest, text)
+
+
+def _in_rest(found: re.Match[str]) -> str:
+    row = ATTRIBUTES.get(found["name"])
+    if row is None or not row.field:
+        return in_words_of_sqs(found[0])
+    name = ".".join(map(camel, row.field.split(".")))
+    return name if row.rest_boolean or not found["word"] else f"{name} {found['word']}"
+
+
+_MENTION = re.compile(r"\{(?P<name>[A-Za-z.]+)(?: (?P<word>\w+))?\}")
+
+
 def camel(field: str) -> str:
     """The wire name of a REST field."""
     head, *rest = field.split("_")
@@ -169,7 +214,7 @@ _SETTABLE = (
         policy="delay_ms",
     ),
     QueueAttribute(
-        name="ReceiveMessageWaitTimeSeconds",
+        name=RECEIVE_WAIT,
         doc="Default wait time of a receive, in seconds.",
         kind=_INTEGER,
         low=0,
@@ -196,7 +241,7 @@ _SETTABLE = (
         policy="max_receives",
     ),
     QueueAttribute(
-        name="RedrivePolicy",
+        name=DEAD_LETTER_POLICY,
         doc=(
             "Dead-letter queue and maximum number of receives: deadLetterTargetArn and maxReceiveCount (1 to "
             f"{MAX_RECEIVES_MAX})."
@@ -224,7 +269,7 @@ _SETTABLE = (
         word="failure",
     ),
     QueueAttribute(
-        name="Baton.RetryPolicy",
+        name=RETRY_POLICY,
         doc=(
             "Default delay before a message becomes visible again after a nack: kind exponential (baseSeconds, "
             "factor, maxSeconds) or schedule (delaysSeconds), both with jitter, 0 to 1."
@@ -235,7 +280,7 @@ _SETTABLE = (
         policy="retry",
     ),
     QueueAttribute(
-        name="MaximumMessageSize",
+        name=MESSAGE_BYTES,
         doc="Maximum size of a message in bytes, including its attributes.",
         kind=_INTEGER,
         low=1024,
@@ -278,7 +323,7 @@ _SETTABLE = (
         word="lives",
     ),
     QueueAttribute(
-        name="ContentBasedDeduplication",
+        name=CONTENT_DEDUPLICATION,
         doc="If a message has no deduplication id, the SHA-256 of its body is used.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
@@ -288,17 +333,17 @@ _SETTABLE = (
         rest_doc="FIFO queues only: if a message has no deduplication key, the SHA-256 of its body is used.",
     ),
     QueueAttribute(
-        name="DeduplicationScope",
+        name=DEDUPLICATION_SCOPE,
         doc="Whether deduplication applies to the whole queue or to each message group.",
         kind=_CHOICE,
-        choices=("queue", "messageGroup"),
+        choices=("queue", PER_GROUP),
         default="queue",
         fifo_only=True,
         field="deduplication.per_group",
         rest_doc="FIFO queues only: deduplication keys are compared within a message group.",
         rest_boolean=True,
         policy="dedup_per_group",
-        word="messageGroup",
+        word=PER_GROUP,
     ),
     QueueAttribute(
         name="Baton.ExpiryToDeadLetter",
@@ -377,7 +422,7 @@ _SETTABLE = (
         divided=True,
     ),
     QueueAttribute(
-        name="Baton.Spread",
+        name=SPREAD,
         doc="Number of shards of the queue. It can be increased but not decreased.",
         kind=_INTEGER,
         low=1,
@@ -386,14 +431,14 @@ _SETTABLE = (
         field="spread",
     ),
     QueueAttribute(
-        name="Baton.Durability",
+        name=REPLICAS,
         doc="Number of replicas of each message. Unset: as in the log's URL.",
         kind=_CHOICE,
         choices=tuple(map(str, DURABILITY)),
         field="durability",
     ),
     QueueAttribute(
-        name="Baton.OwnShards",
+        name=OWN_SHARDS,
         doc="Dedicated shards: the queue is placed on empty shards that accept no other new queue.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
@@ -402,14 +447,14 @@ _SETTABLE = (
     ),
     # --- for SQS clients only
     QueueAttribute(
-        name="RedriveAllowPolicy",
+        name=DEAD_LETTER_SOURCES,
         doc=(
             "Which queues may use this queue as their dead-letter queue: allowAll, denyAll, or byQueue with "
             "sourceQueueArns."
         ),
         kind=_JSON,
     ),
-    QueueAttribute(name="Policy", doc="Access policy: which other accounts may use the queue.", kind=_JSON),
+    QueueAttribute(name=ACCESS_POLICY, doc="Access policy: which other accounts may use the queue.", kind=_JSON),
     QueueAttribute(name="KmsMasterKeyId", doc="Stored and returned; Baton does not encrypt with it.", kind=_TEXT),
     QueueAttribute(
         name="KmsDataKeyReusePeriodSeconds",
@@ -427,7 +472,7 @@ _SETTABLE = (
         default="true",
     ),
     QueueAttribute(
-        name="FifoQueue",
+        name=FIFO,
         doc="Makes the queue a FIFO queue; its name must end in .fifo.",
         kind=_BOOLEAN,
         choices=("true",),
@@ -456,7 +501,7 @@ _READ_ONLY = (
     _reading("CreatedTimestamp", "Time when the queue was created, in seconds since 1970."),
     _reading("LastModifiedTimestamp", "Time when the queue's attributes were last changed, in seconds since 1970."),
     _reading("QueueArn", "The queue's ARN.", kind=_TEXT),
-    _reading("Baton.AgeOfOldestMessage", "Age of the oldest message in seconds; 0 if the queue is empty."),
+    _reading(OLDEST_AGE, "Age of the oldest message in seconds; 0 if the queue is empty."),
     _reading(
         "Baton.DeadMessages",
         "Number of messages that have used up their receives and have no dead-letter queue.",

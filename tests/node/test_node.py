@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.catalog.machine import Catalog
-from batonq.core.catalog.names import queue_arn
 from batonq.core.shard.machine import Shard
 from batonq.errors import (
     BatonError,

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from batonq.attribute_formats.arns import QueueName
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
-from batonq.core.catalog.names import QueueName
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.ending import heard

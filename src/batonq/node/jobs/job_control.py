@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from batonq.core.catalog.names import parse_queue_arn, queue_arn
+from batonq.attribute_formats.arns import parse_queue_arn, queue_arn
 from batonq.core.commands import Job
 from batonq.core.shard.state.job_book import ACTIVE
 from batonq.core.spread import divided
