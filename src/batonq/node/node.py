@@ -11,14 +11,14 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Counters
 from batonq.core.shard.machine import Shard
-from batonq.errors import BatonError, Unavailable
+from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
 from batonq.log.disk import Disk
 from batonq.log.ending import end
@@ -30,7 +30,6 @@ from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
-from batonq.node.catalog.replica_classes import to_open
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
@@ -198,8 +197,7 @@ class Node:
         self._upkeep = self._loop.create_task(self.maintenance.run())
 
     def _kinds_to_open(self) -> list[tuple[int, int]]:
-        settings = self.settings
-        return to_open(self.catalog.current(), settings.shards, settings.kinds())
+        return kinds_to_open(self.catalog.current(), self.settings.shards, self.settings.kinds())
 
     async def _open_catalog(self) -> None:
         settings = self.settings
@@ -480,3 +478,17 @@ def _counters(keeper: ShardKeeper, queue: int) -> Counters | None:
         return keeper.host().counters(queue)
     except BatonError:
         return None
+
+
+def kinds_to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The kinds of shards of which there are too few, by their number of replicas, each with its wanted number:
+    `count` of the log's own kind, and `others`. Raises InvalidInput when the log's own kind is among the others.
+    """
+    own = catalog.own_replicas
+    if own in others:
+        raise InvalidInput(
+            f"--other-shards names shards with {own} replicas, which is what the log's URL specifies. Set their "
+            "number with --shards."
+        )
+    wanted = {own: count, **others}
+    return [(replicas, number) for replicas, number in wanted.items() if len(catalog.shards_of(replicas)) < number]
