@@ -19,8 +19,7 @@ from batonq.errors import BatonError, InvalidInput, LogError, LogGap, Unavailabl
 from batonq.log.ending import end
 from batonq.log.interface import Log
 from batonq.log.layout import CATALOG_SHARD
-from batonq.log.pieces import frames_of
-from batonq.log.reading import Chain
+from batonq.log.reading import Chain, frames_of
 from batonq.node import events
 from batonq.node.catalog.catalog_host import Changed
 from batonq.node.cluster.catalog import COMMANDS, SharedCatalog
