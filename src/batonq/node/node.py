@@ -20,8 +20,8 @@ from batonq.core.commands import Counters
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
+from batonq.log.cancellation import end
 from batonq.log.disk import Disk
-from batonq.log.ending import end
 from batonq.log.files import FileLogSettings
 from batonq.log.interface import Log, Ownership
 from batonq.log.layout import CATALOG_SHARD

@@ -10,7 +10,7 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.limits import ROLL_ROWS
 from batonq.errors import BatonError, LogCorrupt, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.interface import Log
 from batonq.node import events
 from batonq.node.clock import Clock

@@ -15,7 +15,7 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
-from batonq.log.ending import heard
+from batonq.log.cancellation import heard
 from batonq.node import events
 from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
 from batonq.node.routing.ports import ShardPort

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from batonq.core.catalog.machine import Catalog
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Fenced, LogCorrupt, OwnershipHeld, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.frames import Frame
 from batonq.log.interface import Leases
 from batonq.log.mirrored import MirroredLog

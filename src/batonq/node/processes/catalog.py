@@ -16,7 +16,7 @@ import msgspec
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.errors import BatonError, InvalidInput, LogError, LogGap, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.interface import Log
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.reading import Chain, frames_of

@@ -14,7 +14,7 @@ from enum import Enum
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.interface import Log
 from batonq.node import events
 from batonq.node.clock import Clock
