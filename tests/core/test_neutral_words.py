@@ -24,8 +24,8 @@ SQS_WORD = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, sorted(WORDS, key=l
 
 # Known places, to be removed from this list together with the words.
 KNOWN: dict[str, set[str]] = {
-    "shard/receipt_commands.py": {"VisibilityTimeout"},
-    "shard/transfer.py": {"AWS.SimpleQueueService.NonExistentQueue"},
+    "shard/commands/receipts.py": {"VisibilityTimeout"},
+    "shard/moves/transfers.py": {"AWS.SimpleQueueService.NonExistentQueue"},
 }
 
 
