@@ -31,6 +31,7 @@ from batonq.node import events
 from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
+from batonq.node.context import NodeContext
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
 from batonq.node.operations.metrics import Front
@@ -212,16 +213,15 @@ class Node:
         )
         rules = self._rules()
         self.catalog = CatalogHost(
-            loop=self._loop,
-            clock=self.clock,
-            settings=settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
+            self._context(),
             opener=lambda: self._recovery.open_catalog(rules),
             on_open=self._catalog_opened,
             on_change=self._catalog_changed,
         )
         await self.catalog.open()
+
+    def _context(self) -> NodeContext:
+        return NodeContext(self._loop, self.clock, self.settings, self._logs.cluster, self.alarms)
 
     def _rules(self) -> Rules:
         """The rules that the catalog applies."""
@@ -278,11 +278,7 @@ class Node:
     def _keeper(self, number: int) -> ShardKeeper:
         return ShardKeeper(
             number,
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
+            self._context(),
             opener=self._recovery.open_shard,
             on_open=self._shard_opened,
             on_commit=self._committed,

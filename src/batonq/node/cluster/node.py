@@ -91,17 +91,13 @@ class ClusterNode(RoutedNode):
         )
         self._open_routing(self.ownership_loop)
         self.catalog = ClusterCatalog(
+            self._context(),
             rules=self._rules(),
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,
             too_old=self.ownership_loop.others.too_old,
             awake=self._awake,
-            loop=self._loop,
-            clock=self.clock,
-            settings=settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
             on_open=self._catalog_opened,
             on_change=self._catalog_changed,
         )
@@ -164,15 +160,11 @@ class ClusterNode(RoutedNode):
         self._logs.kinds[number] = self.catalog.current().replicas_of(number)
         return ClusterKeeper(
             number,
+            self._context(),
             recovery=self._recovery,
             leases=self._leases,
             on_frame=self._frame_folded,
             awake=self._awake,
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
             on_open=self._shard_opened,
             on_commit=self._committed,
         )

@@ -20,6 +20,7 @@ from batonq.node.catalog.catalog_host import Changes
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
 from batonq.node.cluster.routing import CALL_S
+from batonq.node.context import NodeContext
 from batonq.node.node import World
 from batonq.node.operations.history import Listed, Served
 from batonq.node.operations.metrics import Front
@@ -29,7 +30,7 @@ from batonq.node.processes.place import Place, ToldOwners, name_of
 from batonq.node.processes.process_server import ProcessAnswering
 from batonq.node.processes.server_view import Others, ProcessHistory, joined, labelled
 from batonq.node.settings import Settings
-from batonq.node.shard_host.keeper import KeeperState, ShardKeeper
+from batonq.node.shard_host.keeper import KeeperState, Opener, ShardKeeper
 
 START_S = 60.0
 AGAIN_S = 0.05
@@ -39,8 +40,8 @@ QUEUES_TOLD = 1_000
 class ElsewhereKeeper(ShardKeeper):
     """The place of a shard that another process has: nothing is ever opened."""
 
-    def __init__(self, number: int, owner: str, **same: Any) -> None:
-        super().__init__(number, **same)
+    def __init__(self, number: int, context: NodeContext, owner: str, opener: Opener) -> None:
+        super().__init__(number, context, opener=opener)
         self.state = KeeperState.ELSEWHERE
         self.why = f"Process {owner} serves the shard."
 
@@ -76,17 +77,13 @@ class ProcessNode(RoutedNode):
     async def _open_catalog(self) -> None:
         self._open_routing(self.owners)
         self.catalog = ProcessCatalog(
+            self._context(),
             number=self.place.number,
             others=self.owners.others,
             rules=self._rules(),
             recovery=self._recovery,
             ask_frames=None if self.place.first else self._ask_frames,
             ask=self._routing.ask_catalog,
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
             on_open=self._catalog_opened,
             on_change=self._catalog_changed,
         )
@@ -140,16 +137,8 @@ class ProcessNode(RoutedNode):
     def _keeper(self, number: int) -> ShardKeeper:
         if self.place.has(number):
             return super()._keeper(number)
-        return ElsewhereKeeper(
-            number,
-            name_of(self.place.process_of(number)),
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
-            opener=self._recovery.open_shard,
-        )
+        owner = name_of(self.place.process_of(number))
+        return ElsewhereKeeper(number, self._context(), owner, self._recovery.open_shard)
 
     def _catalog_changed(self, changes: Changes) -> None:
         if self.catalog.serving:  # not while the first frame is read: the rest is told when the shard is open
