@@ -13,6 +13,7 @@ import errno
 import logging
 import traceback
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
@@ -21,7 +22,6 @@ from batonq.errors import BatonError, LogCorrupt, LogError, Unavailable
 from batonq.log import layout
 from batonq.log.disk import create_directory
 from batonq.log.files import FileLogSettings
-from batonq.log.interface import Log
 from batonq.log.ownership import EpochFile
 from batonq.node.node import Node, World
 from batonq.node.routing.channels import Transport
@@ -92,6 +92,8 @@ class LossyTransport:
 class Machine:
     """`node` is the node while it serves, else None. Faults are set from outside (see chaos.py)."""
 
+    snapshot_errors: tuple[type[Exception], ...] = (BatonError, OSError)  # of the data directory, which are expected
+
     def __init__(
         self,
         loop: SimLoop,
@@ -152,34 +154,36 @@ class Machine:
             self.history.say(self.loop.time(), "disk", f"{step.kind} of {step.path} fails")
             raise OSError(errno.EIO, "input/output error", step.path)
 
-    def _world(self, life: Life) -> World:
+    def _bare_world(self, life: Life) -> World:
+        """The node's world, without ownership of its data directory."""
         disk = self.disk
-        random = Random(self._random.getrandbits(64))
-        name = self.life.name
-
-        def adapt(log: Log) -> Log:
-            return SlowLog(log, self.loop, life, self.latency_s, self.witness)
 
         async def snapshot(shard: int) -> None:
             await asyncio.sleep(self.latency_s() * 10)
             try:
-                frame = make_snapshot(DATA, shard, disk)
-            except (BatonError, OSError) as problem:
-                self.history.say(self.loop.time(), name, f"no snapshot of shard {shard}: {problem}")
+                frame = make_snapshot(self.settings.data, shard, disk)
+            except self.snapshot_errors as problem:
+                self.history.say(self.loop.time(), life.name, f"no snapshot of shard {shard}: {problem}")
                 return
-            self.history.say(self.loop.time(), name, f"snapshot of shard {shard} after frame {frame}")
+            self.history.say(self.loop.time(), life.name, f"snapshot of shard {shard} after frame {frame}")
 
         return World(
             monotonic=self.loop.time,
             wall=self.wall_s,
-            random_bytes=random.randbytes,
+            random_bytes=Random(self._random.getrandbits(64)).randbytes,
             disk=disk,
-            ownership=lambda _: SimOwnership(disk, self._cluster),
             threads=False,
             log_settings=self._log_settings,
-            adapt_log=adapt,
-            adapt_transport=lambda transport: LossyTransport(transport, self),
             make_snapshot=snapshot,
+        )
+
+    def _world(self, life: Life) -> World:
+        disk = self.disk
+        return replace(
+            self._bare_world(life),
+            ownership=lambda _: SimOwnership(disk, self._cluster),
+            adapt_log=lambda log: SlowLog(log, self.loop, life, self.latency_s, self.witness),
+            adapt_transport=lambda transport: LossyTransport(transport, self),
         )
 
     # --- life and death -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 
-from batonq.core.catalog.names import queue_arn
+from batonq.attribute_formats.arns import queue_arn
 from batonq.log.files import FileLogSettings
 from batonq.node.settings import Settings
 from sim.limits import NO_TINY_LIMITS, TinyLimits

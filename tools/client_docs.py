@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from batonq import client, embedded, testing
-from batonq.client import batches, models, queue_settings, retrying, specs, tracing
+from batonq.client import batches, models, queue_settings, retry, specs, tracing
 from batonq.client.aio import baton as aio_baton
 
 CLASSES = (client.Baton, client.Queue, client.Message, client.Job)
@@ -38,7 +38,7 @@ VALUES: tuple[type, ...] = (
     models.RedriveFilter,
     models.RedriveEdit,
     models.JobFields,
-    retrying.Retries,
+    retry.Retries,
     batches.BatchLimits,
 )
 # The fields are in a separate class, so that both clients share them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from batonq.api.http import HttpServer
@@ -16,7 +16,6 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.node_server import Answering
 from batonq.node.cluster.peers import Peers
 from batonq.node.node import Node, World
-from batonq.node.shard_host.snapshots import make_snapshot
 from sim.cluster.connections import Lines
 from sim.cluster.network import Network
 from sim.cluster.scenario import ClusterScenario
@@ -101,6 +100,8 @@ class Cluster:
 class ClusterMachine(Machine):
     """Its node accepts calls of others from its start, through the HTTP server of production."""
 
+    snapshot_errors = (Exception,)  # anything may be left of a mirror
+
     def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
         scenario = cluster.scenario
         settings = scenario.settings_of(name)
@@ -131,28 +132,7 @@ class ClusterMachine(Machine):
         return node
 
     def _world(self, life: Life) -> World:
-        disk, data, name = self.disk, self.settings.data, life.name
-        random = Random(self._random.getrandbits(64))
-
-        async def snapshot(shard: int) -> None:
-            await asyncio.sleep(self.latency_s() * 10)
-            try:
-                frame = make_snapshot(data, shard, disk)
-            except Exception as problem:
-                self.history.say(self.loop.time(), name, f"no snapshot of shard {shard}: {problem}")
-                return
-            self.history.say(self.loop.time(), name, f"snapshot of shard {shard} after frame {frame}")
-
-        return World(
-            monotonic=self.loop.time,
-            wall=self.wall_s,
-            random_bytes=random.randbytes,
-            disk=disk,
-            mirror_ownership=SimMirrorDirectory,
-            threads=False,
-            log_settings=self._log_settings,
-            make_snapshot=snapshot,
-        )
+        return replace(self._bare_world(life), mirror_ownership=SimMirrorDirectory)
 
     async def _stop_node(self, node: Node) -> None:
         assert isinstance(node, ClusterNode)

@@ -43,6 +43,18 @@ class InvalidAttributeValue(InvalidInput):
     code = "invalid_attribute_value"
 
 
+class DeadLetterQueueRefused(InvalidInput):
+    """The queue cannot use this dead-letter queue."""
+
+    code = "dead_letter_queue_refused"
+
+
+class VisibilityTooLong(InvalidInput):
+    """The message would be in flight for longer than is allowed since it was received."""
+
+    code = "visibility_too_long"
+
+
 class TooLarge(InvalidInput):
     """The message or the request exceeds the size limit."""
 

@@ -11,10 +11,29 @@ A queue's attributes are stored as text under their SQS names, and only those th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 PREFIX = "Baton."
+
+# The stored names of the attributes that code refers to one by one.
+FIFO = "FifoQueue"
+RECEIVE_WAIT = "ReceiveMessageWaitTimeSeconds"
+MESSAGE_BYTES = "MaximumMessageSize"
+CONTENT_DEDUPLICATION = "ContentBasedDeduplication"
+DEDUPLICATION_SCOPE = "DeduplicationScope"
+PER_GROUP = "messageGroup"  # a value of DEDUPLICATION_SCOPE
+DEAD_LETTER_POLICY = "RedrivePolicy"  # which dead-letter queue the queue uses
+DEAD_LETTER_SOURCES = "RedriveAllowPolicy"  # which queues may use the queue as their dead-letter queue
+ACCESS_POLICY = "Policy"
+RETRY_POLICY = "Baton.RetryPolicy"
+SPREAD = "Baton.Spread"
+REPLICAS = "Baton.Durability"
+OWN_SHARDS = "Baton.OwnShards"
+OLDEST_AGE = "Baton.AgeOfOldestMessage"
+
 DURABILITY = (1, 3, 5)
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
 RETENTION_MAX_S = 1_209_600
@@ -116,74 +135,90 @@ class QueueAttribute:
         return f"{self.doc} Default: {f'{int(default):,}' if self.numeric else default}."
 
 
+def mention(name: str, word: str = "") -> str:
+    """An attribute, or its value `word`, in an error text of the catalog. The catalog does not know which interface
+    the user is using, so each interface replaces the mention by its own name: see `in_words_of_sqs` and
+    `in_words_of_rest`.
+    """
+    return f"{{{name} {word}}}" if word else f"{{{name}}}"
+
+
+def in_words_of_sqs(text: str) -> str:
+    return _MENTION.sub(lambda found: found[0][1:-1] if found["name"] in ATTRIBUTES else found[0], text)
+
+
+def in_words_of_rest(text: str) -> str:
+    return _MENTION.sub(_in_rest, text)
+
+
+def _in_rest(found: re.Match[str]) -> str:
+    row = ATTRIBUTES.get(found["name"])
+    if row is None or not row.field:
+        return in_words_of_sqs(found[0])
+    name = ".".join(map(camel, row.field.split(".")))
+    return name if row.rest_boolean or not found["word"] else f"{name} {found['word']}"
+
+
+_MENTION = re.compile(r"\{(?P<name>[A-Za-z.]+)(?: (?P<word>\w+))?\}")
+
+
 def camel(field: str) -> str:
     """The wire name of a REST field."""
     head, *rest = field.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
-_INTEGER, _BOOLEAN, _CHOICE = ValueKind.INTEGER, ValueKind.BOOLEAN, ValueKind.CHOICE
+_number = partial(QueueAttribute, kind=ValueKind.INTEGER)
+_duration = partial(QueueAttribute, kind=ValueKind.INTEGER, seconds=True)
+_flag = partial(QueueAttribute, kind=ValueKind.BOOLEAN, choices=("true", "false"), default="false")
+_choice = partial(QueueAttribute, kind=ValueKind.CHOICE)
 _LABEL, _TEXT, _JSON = ValueKind.LABEL, ValueKind.TEXT, ValueKind.JSON
-_TRUE_OR_FALSE = ("true", "false")
 
 
-def _reading(name: str, doc: str, counter: str = "", kind: ValueKind = _INTEGER) -> QueueAttribute:
+def _reading(name: str, doc: str, counter: str = "", kind: ValueKind = ValueKind.INTEGER) -> QueueAttribute:
     return QueueAttribute(name=name, doc=doc, kind=kind, access=Access.READ_ONLY, counter=counter)
 
 
 _SETTABLE = (
-    QueueAttribute(
+    _duration(
         name="MessageRetentionPeriod",
         doc="Seconds after which a message expires if it is not deleted.",
-        kind=_INTEGER,
         low=60,
         high=RETENTION_MAX_S,
         default="345600",
-        seconds=True,
         field="retention_seconds",
         setting="retention",
         policy="retention_ms",
     ),
-    QueueAttribute(
+    _duration(
         name="VisibilityTimeout",
         doc="Default visibility timeout of a receive, in seconds.",
-        kind=_INTEGER,
-        low=0,
         high=43_200,
         default="30",
-        seconds=True,
         field="default_visibility_timeout_seconds",
         setting="visibility",
         policy="visibility_ms",
     ),
-    QueueAttribute(
+    _duration(
         name="DelaySeconds",
         doc="Default delay before a new message becomes visible, in seconds.",
-        kind=_INTEGER,
-        low=0,
         high=900,
         default="0",
-        seconds=True,
         field="delay_seconds",
         setting="delay",
         policy="delay_ms",
     ),
-    QueueAttribute(
-        name="ReceiveMessageWaitTimeSeconds",
+    _duration(
+        name=RECEIVE_WAIT,
         doc="Default wait time of a receive, in seconds.",
-        kind=_INTEGER,
-        low=0,
         high=20,
         default="0",
-        seconds=True,
         field="receive_wait_seconds",
         setting="receive_wait",
     ),
-    QueueAttribute(
+    _number(
         name="Baton.MaxReceives",
         doc="Maximum number of receives per message in a queue without RedrivePolicy. 0 means unlimited.",
-        kind=_INTEGER,
-        low=0,
         high=MAX_RECEIVES_MAX,
         default="0",
         field="max_receive_count",
@@ -196,7 +231,7 @@ _SETTABLE = (
         policy="max_receives",
     ),
     QueueAttribute(
-        name="RedrivePolicy",
+        name=DEAD_LETTER_POLICY,
         doc=(
             "Dead-letter queue and maximum number of receives: deadLetterTargetArn and maxReceiveCount (1 to "
             f"{MAX_RECEIVES_MAX})."
@@ -209,13 +244,12 @@ _SETTABLE = (
         ),
         composite=True,
     ),
-    QueueAttribute(
+    _choice(
         name="Baton.DeadLetterOn",
         doc=(
             "When a message that has used up its receives is dead-lettered: at the next `receive`, as in SQS, or "
             "at the last `failure`."
         ),
-        kind=_CHOICE,
         choices=("receive", "failure"),
         default="receive",
         field="dead_letter_on",
@@ -224,7 +258,7 @@ _SETTABLE = (
         word="failure",
     ),
     QueueAttribute(
-        name="Baton.RetryPolicy",
+        name=RETRY_POLICY,
         doc=(
             "Default delay before a message becomes visible again after a nack: kind exponential (baseSeconds, "
             "factor, maxSeconds) or schedule (delaysSeconds), both with jitter, 0 to 1."
@@ -234,104 +268,84 @@ _SETTABLE = (
         rest_doc="Default delay before a message becomes visible again after a nack. Unset: no delay.",
         policy="retry",
     ),
-    QueueAttribute(
-        name="MaximumMessageSize",
+    _number(
+        name=MESSAGE_BYTES,
         doc="Maximum size of a message in bytes, including its attributes.",
-        kind=_INTEGER,
         low=1024,
         high=1_048_576,
         default="1048576",
         field="max_message_bytes",
     ),
-    QueueAttribute(
+    _flag(
         name="Baton.StrictReceipts",
         doc="Receipts of expired leases are refused, also from SQS clients.",
-        kind=_BOOLEAN,
-        choices=_TRUE_OR_FALSE,
-        default="false",
         field="strict_receipts",
         rest_default="true",
         policy="strict_receipts",
     ),
-    QueueAttribute(
+    _duration(
         name="Baton.DeduplicationWindow",
         doc="Seconds for which a deduplication key is remembered.",
-        kind=_INTEGER,
         low=1,
         high=RETENTION_MAX_S,
         default="300",
-        seconds=True,
         field="deduplication.window_seconds",
         policy="dedup_window_ms",
     ),
-    QueueAttribute(
+    _choice(
         name="Baton.DeduplicationScope",
         doc=(
             "Whether a deduplication key is remembered for the `window` only, or also for as long as its message "
             "`lives`."
         ),
-        kind=_CHOICE,
         choices=("window", "lives"),
         default="window",
         field="deduplication.scope",
         policy="dedup_lives",
         word="lives",
     ),
-    QueueAttribute(
-        name="ContentBasedDeduplication",
+    _flag(
+        name=CONTENT_DEDUPLICATION,
         doc="If a message has no deduplication id, the SHA-256 of its body is used.",
-        kind=_BOOLEAN,
-        choices=_TRUE_OR_FALSE,
-        default="false",
         fifo_only=True,
         field="deduplication.content_based",
         rest_doc="FIFO queues only: if a message has no deduplication key, the SHA-256 of its body is used.",
     ),
-    QueueAttribute(
-        name="DeduplicationScope",
+    _choice(
+        name=DEDUPLICATION_SCOPE,
         doc="Whether deduplication applies to the whole queue or to each message group.",
-        kind=_CHOICE,
-        choices=("queue", "messageGroup"),
+        choices=("queue", PER_GROUP),
         default="queue",
         fifo_only=True,
         field="deduplication.per_group",
         rest_doc="FIFO queues only: deduplication keys are compared within a message group.",
         rest_boolean=True,
         policy="dedup_per_group",
-        word="messageGroup",
+        word=PER_GROUP,
     ),
-    QueueAttribute(
+    _flag(
         name="Baton.ExpiryToDeadLetter",
         doc="Expired messages are dead-lettered instead of deleted.",
-        kind=_BOOLEAN,
-        choices=_TRUE_OR_FALSE,
-        default="false",
         field="expiry_to_dead_letter",
         policy="expiry_to_dead_letter",
     ),
-    QueueAttribute(
+    _duration(
         name="Baton.PriorityAgeingSeconds",
         doc="Seconds of waiting that raise a message by one priority level. 0 disables ageing.",
-        kind=_INTEGER,
-        low=0,
         high=86_400,
         default="300",
-        seconds=True,
         field="priority_ageing_seconds",
         setting="priority_ageing",
         policy="ageing_ms",
     ),
-    QueueAttribute(
+    _duration(
         name="Baton.SLASeconds",
         doc=(
             "Maximum acceptable age of a message in seconds; the status page reports a queue with an older one as "
             "late. 0 means none."
         ),
-        kind=_INTEGER,
-        low=0,
         high=RETENTION_MAX_S,
         default="0",
-        seconds=True,
         field="sla_seconds",
         setting="sla",
         policy="sla_seconds",
@@ -343,10 +357,9 @@ _SETTABLE = (
         field="alarm_severity",
         policy="alarm_severity",
     ),
-    QueueAttribute(
+    _number(
         name="Baton.MaximumInFlight",
         doc="Maximum number of messages in flight.",
-        kind=_INTEGER,
         low=1,
         high=120_000,
         default="120000",
@@ -354,91 +367,77 @@ _SETTABLE = (
         policy="in_flight_max",
         divided=True,
     ),
-    QueueAttribute(
+    _number(
         name="Baton.MaximumMessages",
         doc="Maximum number of messages in the queue. 0 means no limit.",
-        kind=_INTEGER,
-        low=0,
         high=10**12,
         default="0",
         field="max_messages",
         policy="messages_max",
         divided=True,
     ),
-    QueueAttribute(
+    _number(
         name="Baton.MaximumBytes",
         doc="Maximum number of bytes in the queue. 0 means no limit.",
-        kind=_INTEGER,
-        low=0,
         high=10**15,
         default="0",
         field="max_bytes",
         policy="bytes_max",
         divided=True,
     ),
-    QueueAttribute(
-        name="Baton.Spread",
+    _number(
+        name=SPREAD,
         doc="Number of shards of the queue. It can be increased but not decreased.",
-        kind=_INTEGER,
         low=1,
         high=SPREAD_MAX,
         default="1",
         field="spread",
     ),
-    QueueAttribute(
-        name="Baton.Durability",
+    _choice(
+        name=REPLICAS,
         doc="Number of replicas of each message. Unset: as in the log's URL.",
-        kind=_CHOICE,
         choices=tuple(map(str, DURABILITY)),
         field="durability",
     ),
-    QueueAttribute(
-        name="Baton.OwnShards",
+    _flag(
+        name=OWN_SHARDS,
         doc="Dedicated shards: the queue is placed on empty shards that accept no other new queue.",
-        kind=_BOOLEAN,
-        choices=_TRUE_OR_FALSE,
-        default="false",
         field="own_shards",
     ),
     # --- for SQS clients only
     QueueAttribute(
-        name="RedriveAllowPolicy",
+        name=DEAD_LETTER_SOURCES,
         doc=(
             "Which queues may use this queue as their dead-letter queue: allowAll, denyAll, or byQueue with "
             "sourceQueueArns."
         ),
         kind=_JSON,
     ),
-    QueueAttribute(name="Policy", doc="Access policy: which other accounts may use the queue.", kind=_JSON),
+    QueueAttribute(name=ACCESS_POLICY, doc="Access policy: which other accounts may use the queue.", kind=_JSON),
     QueueAttribute(name="KmsMasterKeyId", doc="Stored and returned; Baton does not encrypt with it.", kind=_TEXT),
-    QueueAttribute(
+    _duration(
         name="KmsDataKeyReusePeriodSeconds",
         doc=f"Stored and returned; {KMS_REUSE_DEFAULT} if a KMS key is set.",
-        kind=_INTEGER,
         low=60,
         high=86_400,
-        seconds=True,
     ),
-    QueueAttribute(
+    _flag(
         name="SqsManagedSseEnabled",
         doc="Stored and returned; cannot be combined with KmsMasterKeyId.",
-        kind=_BOOLEAN,
-        choices=_TRUE_OR_FALSE,
         default="true",
     ),
     QueueAttribute(
-        name="FifoQueue",
+        name=FIFO,
         doc="Makes the queue a FIFO queue; its name must end in .fifo.",
-        kind=_BOOLEAN,
+        kind=ValueKind.BOOLEAN,
         choices=("true",),
         access=Access.AT_CREATION,
         fifo_only=True,
         policy="fifo",
     ),
-    QueueAttribute(
+    _choice(
         name="FifoThroughputLimit",
         doc="Stored and returned; perMessageGroupId needs DeduplicationScope to be messageGroup.",
-        kind=_CHOICE,
         choices=("perQueue", "perMessageGroupId"),
         default="perQueue",
         fifo_only=True,
@@ -456,7 +455,7 @@ _READ_ONLY = (
     _reading("CreatedTimestamp", "Time when the queue was created, in seconds since 1970."),
     _reading("LastModifiedTimestamp", "Time when the queue's attributes were last changed, in seconds since 1970."),
     _reading("QueueArn", "The queue's ARN.", kind=_TEXT),
-    _reading("Baton.AgeOfOldestMessage", "Age of the oldest message in seconds; 0 if the queue is empty."),
+    _reading(OLDEST_AGE, "Age of the oldest message in seconds; 0 if the queue is empty."),
     _reading(
         "Baton.DeadMessages",
         "Number of messages that have used up their receives and have no dead-letter queue.",

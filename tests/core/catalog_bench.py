@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from array import array
 
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog, Rules
-from batonq.core.catalog.names import queue_arn
 
 ACCOUNT = "000000000000"
 OTHER = "111111111111"

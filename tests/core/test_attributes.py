@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batonq.attribute_formats.arns import QueueName, parse_queue_arn, queue_arn
+from batonq.attribute_formats.redrive_policy import allows_source, check_redrive_allow_policy, parse_redrive_policy
 from batonq.core.catalog import attributes
 from batonq.core.catalog.attributes import (
     JSON_CHECKS,
@@ -18,12 +21,11 @@ from batonq.core.catalog.attributes import (
     validate,
 )
 from batonq.core.catalog.entries import QueueEntry
-from batonq.core.catalog.names import QueueName, check_queue_name, is_text, parse_queue_arn, queue_arn
-from batonq.core.catalog.redrive import allows_source, check_redrive_allow_policy, parse_redrive_policy
+from batonq.core.catalog.names import check_queue_name, is_text
 from batonq.core.commands import Counters
 from batonq.core.policy import FIELD_NAMES, QueuePolicy
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue, InvalidInput
-from batonq.queue_attributes import ATTRIBUTES, Access, ValueKind
+from batonq.queue_attributes import ATTRIBUTES, Access, ValueKind, in_words_of_rest, in_words_of_sqs, mention
 
 ACCOUNT = "000000000000"
 DLQ_ARN = queue_arn(ACCOUNT, "dead")
@@ -31,6 +33,11 @@ DLQ_ARN = queue_arn(ACCOUNT, "dead")
 
 def redrive_policy(count: object = 3, arn: object = DLQ_ARN) -> str:
     return json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": count})
+
+
+def invalid(name: str) -> str:
+    """The beginning of the error for an invalid value, as a regular expression."""
+    return re.escape(f"Invalid value for the parameter {mention(name)}.")
 
 
 def create(**changes: str) -> dict[str, str]:
@@ -70,7 +77,7 @@ def test_ranges_and_defaults(name: str, low: int, high: int, default: str | None
     for good in (low, high):
         assert validate({name: str(good)}, fifo=False, creating=True) == {name: str(good)}
     for bad in (str(low - 1), str(high + 1), "x", "1.5", " 1", "+1", "1e3", "٣", "1" * 5000):
-        with pytest.raises(InvalidAttributeValue, match=f"^Invalid value for the parameter {name}\\. Reason: Must be"):
+        with pytest.raises(InvalidAttributeValue, match=f"^{invalid(name)} Reason: Must be"):
             validate({name: bad}, fifo=False, creating=True)
 
 
@@ -98,12 +105,12 @@ def test_an_unknown_attribute_is_named() -> None:
         (
             "DeduplicationScope",
             "messageGroup",
-            "You can specify the DeduplicationScope only when FifoQueue is set to true.",
+            "You can specify the {DeduplicationScope} only when {FifoQueue} is set to true.",
         ),
         (
             "FifoThroughputLimit",
             "perQueue",
-            "You can specify the FifoThroughputLimit only when FifoQueue is set to true.",
+            "You can specify the {FifoThroughputLimit} only when {FifoQueue} is set to true.",
         ),
     ],
 )
@@ -147,6 +154,29 @@ def test_all_of_a_fifo_queue_has_the_fifo_attributes() -> None:
     assert not {"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope"} & effective({}).keys()
 
 
+# --- names in errors --------------------------------------------------------------------------
+
+
+def test_each_interface_names_an_attribute_in_its_own_words() -> None:
+    with pytest.raises(InvalidAttributeValue) as refusal:
+        create(FifoQueue="true", Baton_Spread="2")
+    text = refusal.value.message
+    assert in_words_of_sqs(text).startswith("Baton.Spread above 1 needs DeduplicationScope messageGroup on a FIFO")
+    assert in_words_of_rest(text).startswith("spread above 1 needs deduplication.perGroup on a FIFO queue.")
+    class_one = f"{mention('Baton.Durability', '1')} is not available"
+    assert in_words_of_sqs(class_one) == "Baton.Durability 1 is not available"
+    assert in_words_of_rest(class_one) == "durability 1 is not available"
+    only_in_sqs = mention("RedriveAllowPolicy")
+    assert in_words_of_sqs(only_in_sqs) == in_words_of_rest(only_in_sqs) == "RedriveAllowPolicy"
+
+
+@given(st.text())
+def test_braces_that_name_no_attribute_stay_as_they_are(text: str) -> None:
+    for given_text in (text, f"{{{text}}}", '{"a": {"b": {c}}}'):
+        if not any(mention(name) in given_text for name in ATTRIBUTES):
+            assert in_words_of_sqs(given_text) == in_words_of_rest(given_text) == given_text
+
+
 # --- booleans, words, removal -----------------------------------------------------------------
 
 
@@ -162,7 +192,7 @@ def test_booleans_and_words() -> None:
         ("Baton.AlarmSeverity", "x" * 65),
         ("SqsManagedSseEnabled", "1"),
     ):
-        with pytest.raises(InvalidAttributeValue, match=f"^Invalid value for the parameter {name}"):
+        with pytest.raises(InvalidAttributeValue, match=f"^{invalid(name)}"):
             validate({name: value}, fifo=False, creating=True)
 
 
@@ -181,7 +211,7 @@ def test_numbers_are_kept_in_one_form() -> None:
 @pytest.mark.parametrize("bad", ["a\x00b", "\ud800", "\ufffe", "x" * 8193, "é" * 5000])
 def test_texts_that_a_protocol_could_not_carry_are_refused(bad: str) -> None:
     assert not is_text(bad, 8192)
-    with pytest.raises(InvalidAttributeValue, match=r"^Invalid value for the parameter KmsMasterKeyId"):
+    with pytest.raises(InvalidAttributeValue, match=f"^{invalid('KmsMasterKeyId')}"):
         create(KmsMasterKeyId=bad)
 
 

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from batonq.api.sqs.permissions import statement
+from batonq.attribute_formats.access_policy import labels
+from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.core.catalog.entries import MISSING_QUEUE
 from batonq.core.catalog.machine import DAY_MS, RECEIPT_KEY_LIFE_MS, Catalog, Rules
-from batonq.core.catalog.names import QueueName, queue_arn
-from batonq.core.catalog.permissions import labels, statement
 from batonq.core.records import Type
 from batonq.errors import (
+    DeadLetterQueueRefused,
     InvalidAttributeName,
     InvalidInput,
     LogCorrupt,
@@ -84,7 +86,7 @@ def test_creating_again_compares_only_what_was_passed(bench: Bench) -> None:
     version = bench.catalog.version
     assert bench.create("q") is made
     assert bench.create("q", DelaySeconds="5", VisibilityTimeout="30") is made
-    text = r"^A queue already exists with the same name and a different value for attribute VisibilityTimeout$"
+    text = r"^A queue already exists with the same name and a different value for attribute \{VisibilityTimeout\}$"
     with pytest.raises(QueueExists, match=text):
         bench.create("q", DelaySeconds="5", VisibilityTimeout="31")
     assert bench.catalog.version == version
@@ -202,9 +204,9 @@ def test_redrive_targets_that_are_refused(bench: Bench) -> None:
     bench.create("theirs", account=OTHER)
     work = bench.create("work")
     for policy, reason in (
-        (redrive_to("none"), r"for parameter RedrivePolicy is invalid\. Reason: Dead letter target does not exist\.$"),
-        (redrive_to("dead.fifo"), r"Reason: Dead-letter queue must be same type of queue as the source\.$"),
-        (redrive_to("theirs", account=OTHER), r"Reason: Dead-letter target owner should be same as the source\.$"),
+        (redrive_to("none"), r"^Dead letter target does not exist\.$"),
+        (redrive_to("dead.fifo"), r"^Dead-letter queue must be same type of queue as the source\.$"),
+        (redrive_to("theirs", account=OTHER), r"^Dead-letter target owner should be same as the source\.$"),
         (redrive_to("work"), "cannot be its own dead-letter queue"),
         (redrive_to("dead", 0), "valid values are from 1 to 1000"),
         ("x", "not a valid JSON map"),
@@ -224,7 +226,7 @@ def test_a_dead_letter_queue_says_who_may_use_it(bench: Bench) -> None:
     bench.create("closed", RedriveAllowPolicy='{"redrivePermission":"denyAll"}')
     bench.create("good", RedrivePolicy=redrive_to("dead"))
     for name, target in (("bad", "dead"), ("bad", "closed")):
-        with pytest.raises(InvalidInput, match="RedriveAllowPolicy of queue"):
+        with pytest.raises(DeadLetterQueueRefused, match=r"^The \{RedriveAllowPolicy\} of queue"):
             bench.create(name, RedrivePolicy=redrive_to(target))
 
 
@@ -326,7 +328,7 @@ def test_permissions_are_statements_of_the_policy(bench: Bench) -> None:
 def test_a_queue_is_purged_once_in_sixty_seconds(bench: Bench) -> None:
     entry = bench.create("q")
     bench.catalog.purge_queue(entry.number, T0)
-    text = r"^Only one PurgeQueue operation on q is allowed every 60 seconds\.$"
+    text = r"^Only one purge of q is allowed every 60 seconds\.$"
     with pytest.raises(PurgeInProgress, match=text):
         bench.catalog.purge_queue(entry.number, T0 + 59_999)
     bench.catalog.purge_queue(entry.number, T0 + 60_000)

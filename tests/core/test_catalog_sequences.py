@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from batonq.api.sqs.permissions import statement
+from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.core.catalog.machine import DAY_MS, Catalog, Rules
-from batonq.core.catalog.names import QueueName, queue_arn
-from batonq.core.catalog.permissions import statement
 from batonq.errors import BatonError
 from tests.core.catalog_bench import ACCOUNT, OTHER, Bench, redrive_to
 

@@ -24,14 +24,12 @@ EDITS = (
         "src/batonq/queue_attributes.py",
         "    # --- for SQS clients only\n",
         """\
-    QueueAttribute(
+    _duration(
         name="Baton.RestSeconds",
         doc="Seconds that a queue rests.",
-        kind=_INTEGER,
         low=5,
         high=600,
         default="15",
-        seconds=True,
         field="rest_seconds",
         setting="rest",
         policy="rest_ms",

@@ -11,7 +11,7 @@ from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.log.jetstream.store import JetStreamStore
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.backend import PostgresBackend
-from batonq.log.postgres.line import Line
+from batonq.log.postgres.connection import Line
 from batonq.log.postgres.store import PostgresStore
 from tests.log.conformance import SHARD
 from tests.log.replicated import patiently

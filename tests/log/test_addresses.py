@@ -8,7 +8,7 @@ from batonq.errors import InvalidInput
 from batonq.log.jetstream import address as nats
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.postgres import address as postgres
-from batonq.log.postgres.line import conninfo_of
+from batonq.log.postgres.connection import conninfo_of
 
 
 def test_a_postgres_address_keeps_what_libpq_reads() -> None:

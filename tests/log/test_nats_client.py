@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonq.log.backend import Unreachable
-from batonq.log.jetstream.asking import ask, ask_repeatedly
 from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongClient, LongParser, Parts, Pieces
+from batonq.log.jetstream.requests import ask, ask_repeatedly
 from tests.cluster.memory import run_simulated
 from tests.log.fencing import until
 
@@ -322,7 +322,7 @@ class Connected:
 
 @pytest.mark.parametrize("heard", [0, 1, None], ids=["the first", "the second", "none"])
 def test_what_nobody_heard_is_asked_again(heard: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batonq.log.jetstream.asking.AGAIN_S", 0.02)
+    monkeypatch.setattr("batonq.log.jetstream.requests.AGAIN_S", 0.02)
     asked: list[int] = []
     ended: list[int] = []
 

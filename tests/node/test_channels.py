@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from batonq.core.catalog.names import queue_arn
+from batonq.attribute_formats.arns import queue_arn
 from batonq.errors import BatonError, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.node import Node

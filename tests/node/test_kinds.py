@@ -8,7 +8,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.errors import InvalidAttributeValue, InvalidInput
-from batonq.node.catalog.replica_classes import to_open
+from batonq.node.node import kinds_to_open
 from batonq.node.settings import Settings
 from tests.node.nodes import ACCOUNT, make_node, open_node
 from tests.node.support import VirtualLoop, run_virtual
@@ -24,13 +24,13 @@ def catalog(**kinds: int) -> Catalog:
 
 
 def test_what_is_missing_is_opened() -> None:
-    assert to_open(catalog(), 6, {}) == [(3, 6)]
-    assert to_open(catalog(), 2, {1: 2, 5: 1}) == [(3, 2), (1, 2), (5, 1)]
-    assert to_open(catalog(r3=6), 6, {}) == []
-    assert to_open(catalog(r3=6), 2, {}) == [], "they never become fewer"
-    assert to_open(catalog(r3=6, r1=1), 6, {1: 3}) == [(1, 3)]
+    assert kinds_to_open(catalog(), 6, {}) == [(3, 6)]
+    assert kinds_to_open(catalog(), 2, {1: 2, 5: 1}) == [(3, 2), (1, 2), (5, 1)]
+    assert kinds_to_open(catalog(r3=6), 6, {}) == []
+    assert kinds_to_open(catalog(r3=6), 2, {}) == [], "they never become fewer"
+    assert kinds_to_open(catalog(r3=6, r1=1), 6, {1: 3}) == [(1, 3)]
     with pytest.raises(InvalidInput, match="Set their number with --shards"):
-        to_open(catalog(), 2, {3: 2})
+        kinds_to_open(catalog(), 2, {3: 2})
 
 
 def test_other_shards_are_counts_by_replicas() -> None:

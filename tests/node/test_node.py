@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.catalog.machine import Catalog
-from batonq.core.catalog.names import queue_arn
 from batonq.core.shard.machine import Shard
 from batonq.errors import (
     BatonError,
@@ -373,7 +373,7 @@ def test_a_move_task_brings_dead_letters_back_at_its_rate(tmp_path: Path) -> Non
         for _ in range(4):
             await receive(node, queue, visibility_ms=0)
         assert (await node.broker.counters(dead)).visible == 30
-        with pytest.raises(InvalidInput, match="Dead Letter Queue"):
+        with pytest.raises(InvalidInput, match="is not a dead-letter queue"):
             await node.broker.start_move(queue, None, None)
         with pytest.raises(InvalidInput):
             await node.broker.start_move(dead, None, 501)

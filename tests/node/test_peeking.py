@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batonq.core.catalog.names import queue_arn
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Failing, Nack
 from batonq.core.payload import Attribute, encode_attributes
 from batonq.core.shard.state import queue_search as seeking

@@ -14,8 +14,8 @@ import pytest
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
 from batonq.log import layout
+from batonq.log.cancellation import end
 from batonq.log.disk import RealDisk
-from batonq.log.ending import end
 from batonq.pipeline.events.names import Names, told_by
 from batonq.pipeline.reading import remote
 from batonq.pipeline.reading.archive import Archive

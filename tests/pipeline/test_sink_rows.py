@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from batonq.client.models import Outgoing, Sent
-from batonq.client.retrying import Retries
+from batonq.client.retry import Retries
 from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.pipeline.spark.sink import Settings
 from batonq.pipeline.spark.sink_rows import COLUMNS, Row, check_columns, rows

@@ -204,12 +204,12 @@ def test_chains_and_circles_are_refused(rest: Rest) -> None:
         ("PATCH", "/v1/queues/a", {"deadLetterQueue": "a"}),
     ):
         answer = rest(*change)
-        assert (answer.status, answer.code) == (400, "invalid_input"), change
+        assert (answer.status, answer.code) == (400, "dead_letter_queue_refused"), change
     assert [queue["name"] for queue in rest.good("GET", "/v1/queues")["queues"]] == ["a", "b"]
     rest.good("DELETE", "/v1/queues/b")
     rest.create("f")
     answer = rest("POST", "/v1/queues", {"name": "b", "deadLetterQueue": "f"})  # a → b → f, as soon as there is a b
-    assert answer.code == "invalid_input"
+    assert answer.code == "dead_letter_queue_refused"
     assert rest("POST", "/v1/queues", {"name": "b"}).status == 201
 
 
@@ -235,9 +235,12 @@ def test_a_queue_for_dead_letters_is_not_made_for_nothing(rest: Rest) -> None:
 def test_modes_that_do_not_fit_are_told_in_words_of_rest(rest: Rest) -> None:
     rest.create("ordered", mode="FIFO")
     answer = rest("POST", "/v1/queues", {"name": "x", "deadLetterQueue": "ordered"})
-    assert answer.code == "invalid_input" and "mode" in answer.value["detail"]
+    assert answer.code == "dead_letter_queue_refused" and "mode" in answer.value["detail"]
     answer = rest("POST", "/v1/queues", {"name": "x", "deduplication": {"perGroup": True}})
     assert answer.code == "invalid_input" and "FIFO" in answer.value["detail"]
+    answer = rest("POST", "/v1/queues", {"name": "wide", "mode": "FIFO", "spread": 2})
+    assert answer.code == "invalid_attribute_value"
+    assert answer.value["detail"].startswith("spread above 1 needs deduplication.perGroup on a FIFO queue.")
     assert rest("POST", "/v1/queues", {"name": "x", "deduplication": {"perGroup": False}}).status == 201
 
 

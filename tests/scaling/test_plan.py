@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batonq.cli.main import main
-from batonq.cli.measured import Folding, Measured, find_queue, measure
+from batonq.cli.queue_statistics import Folding, Measured, find_queue, measure
 from batonq.core.records import Reason, Type, word0
 from batonq.errors import InvalidInput, QueueDoesNotExist
 from batonq.scaling.sizing import advised_visibility_s

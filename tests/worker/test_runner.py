@@ -26,7 +26,7 @@ from batonq.worker import (
     Timing,
     Tracing,
     Worker,
-    polling,
+    poller,
 )
 from tests.support.doubles import double
 from tests.worker.memory import MemorySource, StillClock
@@ -342,7 +342,7 @@ def test_an_answer_that_lay_here_too_long_is_checked_at_once(
     app: Worker, source: MemorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process was stopped, or its loop blocked, with the answer in its socket; the lease may be gone by now."""
-    monkeypatch.setattr(polling, "LATE_S", 0.1)
+    monkeypatch.setattr(poller, "LATE_S", 0.1)
     source.send("q", "x")
     receive = source.receive
 
@@ -765,7 +765,7 @@ def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_end(app: W
 def test_an_answer_that_was_on_its_way_at_the_stop_is_given_back(
     app: Worker, source: MemorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(polling, "ANSWER_S", TIMEOUT_S)
+    monkeypatch.setattr(poller, "ANSWER_S", TIMEOUT_S)
     source.send("q", "x")
     receive = source.receive
     leased = asyncio.Event()

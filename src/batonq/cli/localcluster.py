@@ -14,7 +14,7 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
-from batonq.cli.tied import die_with
+from batonq.cli.exit_with_parent import die_with
 from batonq.errors import InvalidInput, Unavailable
 
 START_S = 60.0

@@ -20,13 +20,13 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.errors import InvalidInput, LogCorrupt
 from batonq.log import committed, layout
+from batonq.log.damage_scan import walk
 from batonq.log.disk import Disk, RealDisk
 from batonq.log.frames import HEADER_BYTES, Frame, parse_header
 from batonq.log.ownership import cluster_of, held, holder_of
 from batonq.log.reading import Damage
 from batonq.log.repair import Cut, carry_out, plan_cut
 from batonq.log.verify import Report, verify_log
-from batonq.log.walking import walk
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -141,7 +141,7 @@ def _time(seconds: float) -> str:
 
 def _run_queue(arguments: argparse.Namespace) -> int:
     # imports the log reader, which sizing from numbers does not need
-    from batonq.cli.measured import find_queue, measure
+    from batonq.cli.queue_statistics import find_queue, measure
 
     entry = find_queue(arguments.data, arguments.queue, arguments.account)
     found = measure(arguments.data, entry, arguments.read)

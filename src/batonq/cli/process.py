@@ -19,11 +19,11 @@ from typing import Any
 
 from batonq.api.http import HttpServer
 from batonq.cli import tls
+from batonq.cli.exit_with_parent import die_with
 from batonq.cli.serve import compose, compose_internal, run_loop, set_up_logging, settle_memory
-from batonq.cli.tied import die_with
 from batonq.core.limits import ShardLimits
 from batonq.errors import BatonError
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.node import events
 from batonq.node.cluster.peers import short_path
 from batonq.node.processes.node import ProcessNode

@@ -19,7 +19,7 @@ from batonq.client.models import (
     Stats,
 )
 from batonq.client.queue_settings import Deduplication, QueueInfo
-from batonq.client.retrying import Retries
+from batonq.client.retry import Retries
 from batonq.client.tracing import TraceContext
 
 __all__ = [

@@ -15,8 +15,8 @@ from typing import TypeVar
 from batonq.errors import BatonError, Fenced, LogError
 from batonq.log import fencing
 from batonq.log.backend import Backend, Leaderless, Unreachable
+from batonq.log.cancellation import end
 from batonq.log.disk import Disk
-from batonq.log.ending import end
 from batonq.log.files import FileLog
 from batonq.log.frames import Frame
 from batonq.log.intake import Intake, MirrorSettings

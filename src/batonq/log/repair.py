@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from batonq.core.records import ROW_BYTES, Type
 from batonq.errors import InvalidInput
 from batonq.log import committed, layout
+from batonq.log.damage_scan import walk
 from batonq.log.disk import Disk, write_atomically
 from batonq.log.frames import Frame
 from batonq.log.reading import READ_BYTES, Chain, Damage, read_frames
-from batonq.log.walking import walk
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from batonq.errors import LogCorrupt
 from batonq.log import committed, layout, opening
+from batonq.log.damage_scan import walk
 from batonq.log.disk import Disk
 from batonq.log.opening import Torn
 from batonq.log.reading import Damage
 from batonq.log.snapshots import SnapshotStore
-from batonq.log.walking import walk
 
 DAMAGES_MAX = 100
 LIVE_TRIES = 3

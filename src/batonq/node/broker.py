@@ -80,6 +80,7 @@ class Broker(JobControl):
         route: Route | None = None,
     ) -> None:
         self.dev = settings.dev
+        self.purge_wait_ms = settings.purge_wait_ms
         self.account = settings.account
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
         self._route = route  # None: no other node serves shards

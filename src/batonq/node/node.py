@@ -11,17 +11,17 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Counters
 from batonq.core.shard.machine import Shard
-from batonq.errors import BatonError, Unavailable
+from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
+from batonq.log.cancellation import end
 from batonq.log.disk import Disk
-from batonq.log.ending import end
 from batonq.log.files import FileLogSettings
 from batonq.log.interface import Log, Ownership
 from batonq.log.layout import CATALOG_SHARD
@@ -30,8 +30,8 @@ from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
-from batonq.node.catalog.replica_classes import to_open
 from batonq.node.clock import Clock
+from batonq.node.context import NodeContext
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
 from batonq.node.operations.metrics import Front
@@ -198,8 +198,7 @@ class Node:
         self._upkeep = self._loop.create_task(self.maintenance.run())
 
     def _kinds_to_open(self) -> list[tuple[int, int]]:
-        settings = self.settings
-        return to_open(self.catalog.current(), settings.shards, settings.kinds())
+        return kinds_to_open(self.catalog.current(), self.settings.shards, self.settings.kinds())
 
     async def _open_catalog(self) -> None:
         settings = self.settings
@@ -214,16 +213,15 @@ class Node:
         )
         rules = self._rules()
         self.catalog = CatalogHost(
-            loop=self._loop,
-            clock=self.clock,
-            settings=settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
+            self._context(),
             opener=lambda: self._recovery.open_catalog(rules),
             on_open=self._catalog_opened,
             on_change=self._catalog_changed,
         )
         await self.catalog.open()
+
+    def _context(self) -> NodeContext:
+        return NodeContext(self._loop, self.clock, self.settings, self._logs.cluster, self.alarms)
 
     def _rules(self) -> Rules:
         """The rules that the catalog applies."""
@@ -280,11 +278,7 @@ class Node:
     def _keeper(self, number: int) -> ShardKeeper:
         return ShardKeeper(
             number,
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
+            self._context(),
             opener=self._recovery.open_shard,
             on_open=self._shard_opened,
             on_commit=self._committed,
@@ -480,3 +474,17 @@ def _counters(keeper: ShardKeeper, queue: int) -> Counters | None:
         return keeper.host().counters(queue)
     except BatonError:
         return None
+
+
+def kinds_to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The kinds of shards of which there are too few, by their number of replicas, each with its wanted number:
+    `count` of the log's own kind, and `others`. Raises InvalidInput when the log's own kind is among the others.
+    """
+    own = catalog.own_replicas
+    if own in others:
+        raise InvalidInput(
+            f"--other-shards names shards with {own} replicas, which is what the log's URL specifies. Set their "
+            "number with --shards."
+        )
+    wanted = {own: count, **others}
+    return [(replicas, number) for replicas, number in wanted.items() if len(catalog.shards_of(replicas)) < number]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from batonq.client.models import Outgoing
-from batonq.client.retrying import Retries
+from batonq.client.retry import Retries
 from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from batonq.errors import InvalidInput
+from batonq.worker.ack_batches import REQUESTS_MAX, Desk
 from batonq.worker.baton_source import BatonSource
 from batonq.worker.errors import Classifier, Rules
 from batonq.worker.heartbeat import Heartbeat
@@ -22,7 +23,6 @@ from batonq.worker.middleware import Middleware
 from batonq.worker.retry import Retry
 from batonq.worker.router import Router
 from batonq.worker.runner import Runner
-from batonq.worker.settling import REQUESTS_MAX, Desk
 from batonq.worker.shutdown import Signals, stop_when_orphaned
 from batonq.worker.source import Source
 from batonq.worker.task import (

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from batonq.client.models import Nack
-from batonq.client.retrying import NO_RETRIES, Retries
+from batonq.client.retry import NO_RETRIES, Retries
 from batonq.errors import BatonError, Unavailable
 from batonq.worker.source import Message, Outcome
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from batonq.errors import BatonError, LeaseLost, MessageGone, ReceiptInvalid, Unavailable
-from batonq.worker.settling import Pad
+from batonq.worker.ack_batches import Pad
 from batonq.worker.source import Keeper, Message, Outcome, Source
 
 TICKS = 12  # checks per visibility timeout

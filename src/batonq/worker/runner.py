@@ -16,15 +16,15 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from batonq.errors import BatonError
-from batonq.worker.crew import Crew, InThread, Performer
+from batonq.worker.ack_batches import Desk, Settling
 from batonq.worker.errors import DeadlineExceeded, Failure, HandlerCrashed, Poison, RetryLater
+from batonq.worker.handler_threads import Crew, InThread, Performer
 from batonq.worker.heartbeat import Grip, Heartbeat, Held
 from batonq.worker.metrics import Counters
 from batonq.worker.middleware import Call, Middleware, overriding, wrapped
 from batonq.worker.parking import Parking
-from batonq.worker.polling import Poller
+from batonq.worker.poller import Poller
 from batonq.worker.router import Router
-from batonq.worker.settling import Desk, Settling
 from batonq.worker.source import Message, Source
 from batonq.worker.task import Task
 

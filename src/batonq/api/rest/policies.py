@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET
 
 from batonq.api.rest import queue_shapes as shapes
+from batonq.attribute_formats.arns import queue_arn
+from batonq.attribute_formats.redrive_policy import parse_redrive_policy
 from batonq.core.catalog.attributes import effective
-from batonq.core.catalog.names import queue_arn
-from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.errors import InvalidInput
 from batonq.node.broker import Queue
 from batonq.queue_attributes import ATTRIBUTES, REST_ATTRIBUTES, REST_FIELDS, QueueAttribute, ValueKind, camel

@@ -9,6 +9,7 @@ from msgspec import Struct
 from batonq.api.http import Response
 from batonq.api.rest.codec import Codec
 from batonq.errors import BatonError
+from batonq.queue_attributes import in_words_of_rest
 
 RETRY_AFTER_S = {429: 1, 503: 1, 507: 5}
 TYPE_PREFIX = "/problems/"
@@ -40,7 +41,7 @@ def problem_of(error: BatonError) -> Problem:
         type=TYPE_PREFIX + error.code,
         title=title(type(error)),
         status=status,
-        detail=error.message,
+        detail=in_words_of_rest(error.message),
         code=error.code,
         retryable=error.retryable,
     )
@@ -67,7 +68,7 @@ def kinds() -> dict[str, type[BatonError]]:
 
 
 def item_error(error: BatonError) -> ItemError:
-    return ItemError(error.code, error.message, error.status, error.retryable)
+    return ItemError(error.code, in_words_of_rest(error.message), error.status, error.retryable)
 
 
 def respond(error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:

@@ -22,7 +22,7 @@ from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, Nothing
 from batonq.api.sqs import percent
 from batonq.core.catalog.attributes import first_difference, is_fifo, validate
 from batonq.core.catalog.names import check_queue_name
-from batonq.errors import InvalidInput, QueueDoesNotExist, QueueExists
+from batonq.errors import DeadLetterQueueRefused, InvalidInput, QueueDoesNotExist, QueueExists
 from batonq.node.broker import Queue
 from batonq.queue_attributes import RETENTION_MAX_S
 
@@ -99,11 +99,11 @@ def _exists(queue: Queue, field: str) -> QueueExists:
 async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -> None:
     """Create the dead-letter queue if it is missing. The catalog checks that a dead-letter queue has none itself."""
     if target == source:
-        raise InvalidInput("A queue cannot be its own dead-letter queue.")
+        raise DeadLetterQueueRefused("A queue cannot be its own dead-letter queue.")
     existing = _find(call, target)
     if existing is not None:
         if existing.fifo != fifo:
-            raise InvalidInput(
+            raise DeadLetterQueueRefused(
                 f"Queue {target} cannot be the dead-letter queue: it has a different mode (STANDARD or FIFO) than the "
                 "source queue."
             )

@@ -13,7 +13,7 @@ from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, Finish, milliseconds
 from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
-from batonq.core.catalog.names import parse_queue_arn
+from batonq.attribute_formats.arns import parse_queue_arn
 from batonq.core.commands import Receive as ReceiveCommand
 from batonq.core.payload import Content, Lineage
 from batonq.core.shard.state.messages import Failure

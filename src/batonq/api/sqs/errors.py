@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from batonq import errors as baton
+from batonq.queue_attributes import in_words_of_sqs
 
 SENDER = "Sender"
 RECEIVER = "Receiver"
@@ -117,8 +118,6 @@ _KINDS: dict[type[baton.BatonError], Kind] = {
 
 
 def translated(error: baton.BatonError) -> SqsError:
-    for cls in type(error).__mro__:
-        kind = _KINDS.get(cls)
-        if kind is not None:
-            return SqsError(kind, error.message)
-    return SqsError(INTERNAL, error.message)
+    kinds = (_KINDS.get(cls) for cls in type(error).__mro__)
+    kind = next((kind for kind in kinds if kind is not None), INTERNAL)
+    return SqsError(kind, in_words_of_sqs(error.message))

@@ -11,10 +11,10 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from batonq.api.http import Request
+from batonq.api.sqs import permissions
 from batonq.api.sqs.access import Caller
 from batonq.api.sqs.errors import ACCESS_DENIED, INTERNAL, INVALID_ADDRESS, SqsError, missing, shortened
-from batonq.core.catalog import permissions
-from batonq.core.catalog.names import QueueName, queue_arn
+from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.errors import BatonError
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker, Queue

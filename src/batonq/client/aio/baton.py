@@ -21,7 +21,7 @@ from batonq.client.aio.queue import Queue
 from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
 from batonq.client.producers import Producers
 from batonq.client.queue_settings import QueueInfo, QueueSettings
-from batonq.client.retrying import Retries, as_retries
+from batonq.client.retry import Retries, as_retries
 from batonq.client.specs import to_wire
 from batonq.client.transport import AsyncTransport
 from batonq.errors import InvalidInput, QueueExists

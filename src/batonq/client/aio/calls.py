@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batonq.client import codec
 from batonq.client.aio.pauses import sleep
-from batonq.client.retrying import Retries
+from batonq.client.retry import Retries
 from batonq.client.transport import Answer, AsyncTransport, NotSent, Stale
 from batonq.errors import BatonError, InvalidInput, Unavailable
 

@@ -19,7 +19,7 @@ from batonq.client.aio.pauses import sleep
 from batonq.client.batches import REQUEST_COUNT_MAX, split
 from batonq.client.models import AttributeValue, Nack, Outgoing, Peeked, Priority, Sent, Stats
 from batonq.client.queue_settings import QueueInfo, QueueSettings
-from batonq.client.retrying import helps
+from batonq.client.retry import helps
 from batonq.client.specs import RedriveSettings, redrive_to_wire, to_wire
 from batonq.client.transport import NotSent
 from batonq.errors import BatonError, JobConflict, LeaseLost, MessageGone, QueueDoesNotExist

@@ -22,7 +22,7 @@ from batonq.client.blocking.message import Message, Messages
 from batonq.client.blocking.queue import Queue
 from batonq.client.producers import Producers
 from batonq.client.queue_settings import QueueInfo, QueueSettings
-from batonq.client.retrying import Retries, as_retries
+from batonq.client.retry import Retries, as_retries
 from batonq.client.specs import to_wire
 from batonq.client.transport import BlockingTransport
 from batonq.errors import InvalidInput, QueueExists

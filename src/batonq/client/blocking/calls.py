@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batonq.client import codec
 from batonq.client.blocking.pauses import sleep
-from batonq.client.retrying import Retries
+from batonq.client.retry import Retries
 from batonq.client.transport import Answer, BlockingTransport, NotSent, Stale
 from batonq.errors import BatonError, InvalidInput, Unavailable
 

@@ -10,32 +10,44 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from batonq.core.catalog import redrive
-from batonq.core.catalog.names import QueueName, is_text, is_word
-from batonq.core.catalog.permissions import check_policy
+from batonq.attribute_formats import redrive_policy
+from batonq.attribute_formats.access_policy import check_policy
+from batonq.attribute_formats.arns import QueueName
+from batonq.attribute_formats.combinations import add_key_defaults, check_throughput, settle_encryption
+from batonq.core.catalog.names import is_text, is_word
 from batonq.core.commands import Counters
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.retry import parse_retry
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue
 from batonq.queue_attributes import (
+    ACCESS_POLICY,
     ATTRIBUTES,
-    KMS_REUSE_DEFAULT,
+    CONTENT_DEDUPLICATION,
+    DEAD_LETTER_POLICY,
+    DEAD_LETTER_SOURCES,
+    DEDUPLICATION_SCOPE,
+    FIFO,
     LABEL_LENGTH_MAX,
+    OLDEST_AGE,
+    PER_GROUP,
+    RETRY_POLICY,
+    SPREAD,
     SPREAD_MAX,
     Access,
     QueueAttribute,
     ValueKind,
+    mention,
 )
 
 TEXT_BYTES_MAX = 8192
 DIVIDED = tuple(row.name for row in ATTRIBUTES.values() if row.divided)  # limits divided among a queue's shards
 JSON_CHECKS: dict[str, Callable[[str], object]] = {
-    "RedrivePolicy": redrive.parse_redrive_policy,
-    "RedriveAllowPolicy": redrive.check_redrive_allow_policy,
-    "Policy": check_policy,
-    "Baton.RetryPolicy": parse_retry,
+    DEAD_LETTER_POLICY: redrive_policy.parse_redrive_policy,
+    DEAD_LETTER_SOURCES: redrive_policy.check_redrive_allow_policy,
+    ACCESS_POLICY: check_policy,
+    RETRY_POLICY: parse_retry,
 }
-_EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # an empty map removes them, like an empty text
+_EMPTIED_BY_AN_EMPTY_MAP = (DEAD_LETTER_POLICY, DEAD_LETTER_SOURCES)  # an empty map removes them, like an empty text
 
 _ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None and not row.fifo_only}
 _FIFO_ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None}
@@ -46,14 +58,14 @@ ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int, str]]  # number, 
 
 
 def is_fifo(attributes: Mapping[str, str]) -> bool:
-    return attributes.get("FifoQueue") == "true"
+    return attributes.get(FIFO) == "true"
 
 
 def check_name(name: str) -> QueueAttribute:
     """The row of an attribute; raises InvalidAttributeName if there is none."""
     attribute = ATTRIBUTES.get(name)
     if attribute is None:
-        raise InvalidAttributeName(f"Unknown Attribute {name[:256]}.")
+        raise _unknown(name)
     return attribute
 
 
@@ -67,29 +79,27 @@ def validate(
     """
     canonical = {name: _canonical(name, value, fifo=fifo, creating=creating) for name, value in changes.items()}
     result = {**(current or {}), **canonical}
-    _settle_encryption(canonical, result)
+    settle_encryption(canonical, result)
     result = {name: value for name, value in result.items() if value != ""}
-    if result.get("FifoThroughputLimit") == "perMessageGroupId" and result.get("DeduplicationScope") != "messageGroup":
-        raise InvalidAttributeValue(
-            "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup"
-        )
+    check_throughput(result)
     _check_spread(result, fifo)
     return result
 
 
 def _check_spread(values: Mapping[str, str], fifo: bool) -> None:
     """Check that settings for the whole queue also work on each of its shards."""
-    spread = int(values.get("Baton.Spread", "1"))
-    if spread > 1 and fifo and values.get("DeduplicationScope") != "messageGroup":
+    spread = int(values.get(SPREAD, "1"))
+    if spread > 1 and fifo and values.get(DEDUPLICATION_SCOPE) != PER_GROUP:
         raise InvalidAttributeValue(
-            "Baton.Spread above 1 needs DeduplicationScope messageGroup on a FIFO queue. Deduplication for the "
-            "whole queue works only on one shard."
+            f"{mention(SPREAD)} above 1 needs {mention(DEDUPLICATION_SCOPE, PER_GROUP)} on a FIFO queue. Deduplication "
+            "for the whole queue works only on one shard."
         )
     for name in DIVIDED:
         limit = int(values.get(name, "0"))
         if limit and limit < spread:
             raise InvalidAttributeValue(
-                f"{name} is divided among the queue's shards, so it must be at least as large as Baton.Spread."
+                f"{mention(name)} is divided among the queue's shards, so it must be at least as large as "
+                f"{mention(SPREAD)}."
             )
 
 
@@ -97,13 +107,13 @@ def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
     """The value of one attribute as stored; empty if the attribute is to be removed."""
     attribute = check_name(name)
     if attribute.access is Access.READ_ONLY:
-        raise InvalidAttributeName(f"Unknown Attribute {name}.")
+        raise _unknown(name)
     if attribute.access is Access.AT_CREATION:
         return _queue_type(name, value, fifo=fifo, creating=creating)
     if attribute.fifo_only and not fifo:
-        if name == "ContentBasedDeduplication":  # SQS has a different message for this attribute
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")
-        raise InvalidAttributeName(f"You can specify the {name} only when FifoQueue is set to true.")
+        if name == CONTENT_DEDUPLICATION:
+            raise _unknown(name)
+        raise InvalidAttributeName(f"You can specify the {mention(name)} only when {mention(FIFO)} is set to true.")
     if value == "" and attribute.removable:
         return ""
     if attribute.kind is ValueKind.INTEGER:
@@ -121,11 +131,11 @@ def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
         raise _refuse(attribute)
     if not is_text(value, TEXT_BYTES_MAX):
         raise InvalidAttributeValue(
-            f"Invalid value for the parameter {name}. "
+            f"Invalid value for the parameter {mention(name)}. "
             f"Reason: Must be at most {TEXT_BYTES_MAX} bytes of text without control characters."
         )
     if attribute.kind is ValueKind.JSON:
-        if name in _EMPTIED_BY_AN_EMPTY_MAP and redrive.parse_json(value) == {}:
+        if name in _EMPTIED_BY_AN_EMPTY_MAP and redrive_policy.parse_json(value) == {}:
             return ""
         JSON_CHECKS[name](value)
     return value
@@ -133,49 +143,31 @@ def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
 
 def _refuse(attribute: QueueAttribute) -> InvalidAttributeValue:
     return InvalidAttributeValue(
-        f"Invalid value for the parameter {attribute.name}. Reason: Must be {attribute.allowed}."
+        f"Invalid value for the parameter {mention(attribute.name)}. Reason: Must be {attribute.allowed}."
     )
 
 
+def _unknown(name: str) -> InvalidAttributeName:
+    return InvalidAttributeName(f"Unknown Attribute {name[:256]}.")
+
+
 def _queue_type(name: str, value: str, *, fifo: bool, creating: bool) -> str:
-    """Check FifoQueue. It cannot be changed after creation, and SQS does not know it for a standard queue."""
+    """Check FIFO, which cannot be changed after creation and does not exist for a standard queue."""
     wanted = value.lower()
     if wanted != "true" if creating else not fifo:
-        raise InvalidAttributeName(f"Unknown Attribute {name}.")
+        raise _unknown(name)
     if wanted != "true":
         raise InvalidAttributeValue(
-            f"Invalid value for the parameter {name}. Reason: Modifying queue type is not supported."
+            f"Invalid value for the parameter {mention(name)}. Reason: Modifying queue type is not supported."
         )
     return "true" if fifo else ""
 
 
-def _settle_encryption(changes: Mapping[str, str], result: dict[str, str]) -> None:
-    """A queue has one kind of encryption: the one requested last replaces the other."""
-    managed = changes.get("SqsManagedSseEnabled") == "true"
-    if managed and changes.get("KmsMasterKeyId"):
-        raise InvalidAttributeName(
-            "You can use one type of server-side encryption (SSE) at one time. "
-            "You can either enable KMS SSE or SQS SSE."
-        )
-    if managed:
-        result["KmsMasterKeyId"] = ""
-    elif changes.get("KmsMasterKeyId"):
-        result["SqsManagedSseEnabled"] = "false"
-    if not result.get("KmsMasterKeyId") and (managed or "KmsMasterKeyId" in changes):
-        # The reuse period belongs to the removed key. A period that is set in the same change stays, unless it is
-        # the default, which tools use to remove it.
-        period = changes.get("KmsDataKeyReusePeriodSeconds", "")
-        result["KmsDataKeyReusePeriodSeconds"] = "" if period == KMS_REUSE_DEFAULT else period
-
-
 def effective(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes that are set, and the defaults: everything that GetQueueAttributes returns in addition to
-    `readings`.
-    """
+    """The attributes that are set, and the defaults."""
     result = dict(_FIFO_ALWAYS if is_fifo(attributes) else _ALWAYS)
     result.update(attributes)
-    if attributes.get("KmsMasterKeyId"):
-        result.setdefault("KmsDataKeyReusePeriodSeconds", KMS_REUSE_DEFAULT)
+    add_key_defaults(result)
     return result
 
 
@@ -183,11 +175,11 @@ def readings(counters: Counters, now_ms: int) -> dict[str, str]:
     """The read-only attributes that come from a queue's counters."""
     age_ms = max(0, now_ms - counters.oldest_sent_ms) if counters.oldest_sent_ms else 0
     values = {row.name: str(getattr(counters, row.counter)) for row in _COUNTED_ROWS}
-    return {**values, "Baton.AgeOfOldestMessage": str(age_ms // SECOND_MS)}
+    return {**values, OLDEST_AGE: str(age_ms // SECOND_MS)}
 
 
 def first_difference(passed: Mapping[str, str], existing: Mapping[str, str]) -> str | None:
-    """The first attribute passed to CreateQueue that has a different value in the existing queue.
+    """The first attribute of a request to create a queue that has a different value in the existing queue.
 
     Only passed attributes count, defaults are values too, and two JSON texts with the same meaning are equal.
     """
@@ -199,7 +191,7 @@ def first_difference(passed: Mapping[str, str], existing: Mapping[str, str]) -> 
         there = have.get(name, "")
         same = canonical == there
         if not same and ATTRIBUTES[name].kind is ValueKind.JSON and canonical and there:
-            same = redrive.parse_json(canonical) == redrive.parse_json(there)
+            same = redrive_policy.parse_json(canonical) == redrive_policy.parse_json(there)
         if not same:
             return name
     return None
@@ -217,15 +209,15 @@ def to_policy(
 ) -> QueuePolicy:
     """The policy for a shard. With several shards, each gets its part of the limits.
 
-    `resolve_dlq` returns number, shard and spread of the queue that a RedrivePolicy names.
+    `resolve_dlq` returns number, shard and spread of the dead-letter queue.
     """
     fields = dict(_default_fields(shards))
     for attribute, value in attributes.items():
         row = _POLICY_ROWS.get(attribute)
         if row is not None:
             fields[row.policy] = _policy_value(row, value, shards)
-    if attributes.get("RedrivePolicy"):
-        target = redrive.parse_redrive_policy(attributes["RedrivePolicy"])
+    if attributes.get(DEAD_LETTER_POLICY):
+        target = redrive_policy.parse_redrive_policy(attributes[DEAD_LETTER_POLICY])
         fields["max_receives"] = target.max_receives
         dead_letter = resolve_dlq(target.target)
         fields["dead_letter_queue"], fields["dead_letter_shard"], fields["dead_letter_spread"] = dead_letter

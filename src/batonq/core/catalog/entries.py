@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from batonq.attribute_formats.arns import QueueName
+from batonq.attribute_formats.redrive_policy import parse_redrive_policy
 from batonq.core.catalog.attributes import effective, is_fifo, to_policy
-from batonq.core.catalog.names import QueueName
-from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.spread import Spread
-from batonq.queue_attributes import RETIRED
+from batonq.queue_attributes import (
+    CONTENT_DEDUPLICATION,
+    DEAD_LETTER_POLICY,
+    MESSAGE_BYTES,
+    OWN_SHARDS,
+    RECEIVE_WAIT,
+    REPLICAS,
+    RETIRED,
+)
 
 # The number of a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
 # stays in its source queue and raises an alarm, until a queue with that name exists again.
@@ -21,7 +29,7 @@ Record = dict[str, Any]
 
 
 class Link(NamedTuple):
-    """The queue that a RedrivePolicy names, in its current state."""
+    """A dead-letter queue in its current state."""
 
     number: int
     shard: int
@@ -43,7 +51,7 @@ class QueueEntry:
     created_ms: int
     modified_ms: int
     shards: tuple[int, ...]
-    dead_letter: Link | None  # the queue that RedrivePolicy names
+    dead_letter: Link | None
     policy_version: int
     purged_ms: int = 0
     slots: bytes = b""  # which shard has which keys, see spread.py
@@ -73,9 +81,9 @@ class QueueEntry:
         for name, value in (
             ("policy", policy),
             ("fifo", is_fifo(self.attributes)),
-            ("content_dedup", values.get("ContentBasedDeduplication") == "true"),
-            ("message_bytes_max", int(values["MaximumMessageSize"])),
-            ("wait_ms", int(values["ReceiveMessageWaitTimeSeconds"]) * SECOND_MS),
+            ("content_dedup", values.get(CONTENT_DEDUPLICATION) == "true"),
+            ("message_bytes_max", int(values[MESSAGE_BYTES])),
+            ("wait_ms", int(values[RECEIVE_WAIT]) * SECOND_MS),
         ):
             object.__setattr__(self, name, value)
 
@@ -91,7 +99,7 @@ class QueueEntry:
     @property
     def own_shards(self) -> bool:
         """Whether the queue's shards are dedicated to it: no other queue is placed on them."""
-        return self.attributes.get("Baton.OwnShards") == "true"
+        return self.attributes.get(OWN_SHARDS) == "true"
 
     @property
     def needs_new_format(self) -> bool:
@@ -99,7 +107,7 @@ class QueueEntry:
         shards: see records.py.
         """
         several = self.slots or self.left or (self.dead_letter is not None and self.dead_letter.spread)
-        return bool(several) or "Baton.Durability" in self.attributes
+        return bool(several) or REPLICAS in self.attributes
 
     @property
     def link(self) -> Link:
@@ -115,8 +123,8 @@ class QueueEntry:
 
     @property
     def dead_letter_target(self) -> QueueName | None:
-        """The queue that RedrivePolicy names, whether it exists or not."""
-        policy = self.attributes.get("RedrivePolicy")
+        """The name of the dead-letter queue, whether it exists or not."""
+        policy = self.attributes.get(DEAD_LETTER_POLICY)
         return parse_redrive_policy(policy).target if policy else None
 
     def record(self) -> Record:

@@ -12,18 +12,20 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from batonq.attribute_formats.access_policy import Statement, with_statement, without_statement
+from batonq.attribute_formats.arns import QueueName, queue_arn
+from batonq.attribute_formats.redrive_policy import allows_source, parse_redrive_policy
 from batonq.core.catalog import attributes as attribute_table
-from batonq.core.catalog import permissions, redrive
 from batonq.core.catalog.attributes import is_fifo
 from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
-from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
-from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
+from batonq.core.catalog.names import ACCOUNT_DIGITS, check_queue_name, is_text, is_word
 from batonq.core.catalog.placement import Placement, wants_own
 from batonq.core.catalog.state import encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import BaseFlag, Type, word0
 from batonq.core.spread import even
 from batonq.errors import (
+    DeadLetterQueueRefused,
     InvalidInput,
     LogCorrupt,
     OverLimit,
@@ -32,7 +34,15 @@ from batonq.errors import (
     QueueDoesNotExist,
     QueueExists,
 )
-from batonq.queue_attributes import RETENTION_MAX_S
+from batonq.queue_attributes import (
+    ACCESS_POLICY,
+    DEAD_LETTER_POLICY,
+    DEAD_LETTER_SOURCES,
+    FIFO,
+    RETENTION_MAX_S,
+    SPREAD,
+    mention,
+)
 
 DAY_MS = 86_400 * SECOND_MS
 RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from the creation of the next key
@@ -137,7 +147,7 @@ class Catalog(Placement):
         return result
 
     def dead_letter_sources(self, number: int) -> list[QueueEntry]:
-        """The queues whose RedrivePolicy names this queue, sorted by name."""
+        """The queues that use this queue as their dead-letter queue, sorted by name."""
         numbers = self._sources.get(self.queue_by_number(number).key, set())
         return sorted((self.queues[source] for source in numbers), key=lambda entry: entry.name)
 
@@ -167,11 +177,11 @@ class Catalog(Placement):
     ) -> QueueEntry:
         """Create a queue, or return the existing one if it has the same attributes.
 
-        With `any_name` the name of a FIFO queue need not end in .fifo, which only SQS requires. With `chains` a
-        dead-letter queue may have a dead-letter queue itself, as in SQS.
+        With `any_name` the name of a FIFO queue need not end in .fifo. With `chains` a dead-letter queue
+        may have a dead-letter queue itself.
         """
         now = self._time(now)
-        fifo = attributes.get("FifoQueue", "").lower() == "true"
+        fifo = attributes.get(FIFO, "").lower() == "true"
         check_queue_name(name, fifo=fifo, any_name=any_name)
         if not is_word(account, 64):
             raise InvalidInput(f"{account[:64]!r} is not a valid account id: use twelve digits.")
@@ -181,14 +191,14 @@ class Catalog(Placement):
             return self._same_queue(existing, attributes)
         values = attribute_table.validate(attributes, fifo=fifo, creating=True)
         _check_tags(name, tags)
-        link = self._check_redrive(key, fifo, values.get("RedrivePolicy"), chains)
+        link = self._check_redrive(key, fifo, values.get(DEAD_LETTER_POLICY), chains)
         if self.deleted.get(key, 0) > now:
             raise QueueDeletedRecently
         if len(self.queues) >= self.rules.queues_max or self.next_queue >= MISSING_QUEUE:
             raise OverLimit(f"The limit of {len(self.queues)} queues is reached. Delete a queue first.")
         number = self.next_queue
         values = self._with_spread(values)
-        spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), values))
+        spread = even(self._choose_shards(int(values.get(SPREAD, "1")), values))
         entry = QueueEntry(
             number=number,
             account=account,
@@ -212,39 +222,41 @@ class Catalog(Placement):
         difference = attribute_table.first_difference(passed, existing.attributes)
         if difference is not None:
             raise QueueExists(
-                f"A queue already exists with the same name and a different value for attribute {difference}"
+                f"A queue already exists with the same name and a different value for attribute {mention(difference)}"
             )
         return existing
 
     def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
         """Add the default number of shards to a standard queue that names none, as far as the rules allow."""
-        if is_fifo(values) or "Baton.Spread" in values or wants_own(values):
+        if is_fifo(values) or SPREAD in values or wants_own(values):
             return values
         if self.rules.spread == 1 or self.spread_refused:
             return values
         limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
         wanted = min(self.rules.spread, len(self._free_shards(values)), *limits)
-        return {**values, "Baton.Spread": str(wanted)} if wanted > 1 else values
+        return {**values, SPREAD: str(wanted)} if wanted > 1 else values
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
-        """The dead-letter queue in its current state. Raises InvalidInput if this source cannot use it."""
+        """The dead-letter queue in its current state. Raises DeadLetterQueueRefused if this source cannot
+        use it."""
         if not policy:
             return None
-        target = redrive.parse_redrive_policy(policy).target
+        target = parse_redrive_policy(policy).target
         if target.account != source.account:
-            raise redrive.refuse_redrive(policy, "Dead-letter target owner should be same as the source.")
+            raise DeadLetterQueueRefused("Dead-letter target owner should be same as the source.")
         queue = self.by_name.get(target)
         if queue is None:
-            raise redrive.refuse_redrive(policy, "Dead letter target does not exist.")
+            raise DeadLetterQueueRefused("Dead letter target does not exist.")
         if target == source:
-            raise redrive.refuse_redrive(policy, "A queue cannot be its own dead-letter queue.")
+            raise DeadLetterQueueRefused("A queue cannot be its own dead-letter queue.")
         if not chains:
             self._check_no_chain(source, queue)
         if queue.fifo != fifo:
-            raise redrive.refuse_redrive(policy, "Dead-letter queue must be same type of queue as the source.")
-        if not redrive.allows_source(queue.attributes.get("RedriveAllowPolicy", ""), source):
-            raise redrive.refuse_redrive(
-                policy, f"The RedriveAllowPolicy of queue {target.name} does not allow {source.name} as a source queue."
+            raise DeadLetterQueueRefused("Dead-letter queue must be same type of queue as the source.")
+        if not allows_source(queue.attributes.get(DEAD_LETTER_SOURCES, ""), source):
+            raise DeadLetterQueueRefused(
+                f"The {mention(DEAD_LETTER_SOURCES)} of queue {target.name} does not allow {source.name} as a source "
+                "queue."
             )
         sources = self._sources.get(target, set())
         if len(sources) >= SOURCES_MAX and (source not in self.by_name or self.by_name[source].number not in sources):
@@ -257,13 +269,13 @@ class Catalog(Placement):
         """Refuse a chain of dead-letter queues, because dead letters that die again must stay where they are."""
         further = target.dead_letter_target
         if further is not None:
-            raise InvalidInput(
+            raise DeadLetterQueueRefused(
                 f"{target.name} cannot be a dead-letter queue because it has a dead-letter queue itself "
                 f"({further.name}). Choose a queue without one."
             )
         others = self._sources.get(source)
         if others:
-            raise InvalidInput(
+            raise DeadLetterQueueRefused(
                 f"{source.name} cannot have a dead-letter queue because it is itself the dead-letter queue of "
                 f"{self.queues[min(others)].name}."
             )
@@ -302,8 +314,8 @@ class Catalog(Placement):
         if entry.fifo != is_fifo(values):
             raise AssertionError("the type of a queue never changes")
         link = entry.dead_letter
-        if "RedrivePolicy" in changes:
-            link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"), chains)
+        if DEAD_LETTER_POLICY in changes:
+            link = self._check_redrive(entry.key, entry.fifo, values.get(DEAD_LETTER_POLICY), chains)
         if values == entry.attributes:
             return entry
         spread = self._placed(entry, values)
@@ -332,15 +344,15 @@ class Catalog(Placement):
         return self._change(replace(entry, tags=tags), self._time(now))
 
     def set_permission(self, number: int, label: str, statement: Statement | None, now: int) -> QueueEntry:
-        """Add the statement (see permissions.statement) to the queue's Policy under a label; None removes it."""
+        """Add a statement to the queue's access policy under a label; None removes it."""
         entry = self.queue_by_number(number)
-        policy = entry.attributes.get("Policy", "")
+        policy = entry.attributes.get(ACCESS_POLICY, "")
         if statement is None:
-            changed = permissions.without_statement(policy, label)
+            changed = without_statement(policy, label)
         else:
             arn = str(statement.get("Resource") or queue_arn(entry.account, entry.name))
-            changed = permissions.with_statement(policy, arn, label, statement)
-        return self.set_attributes(number, {"Policy": changed}, now)
+            changed = with_statement(policy, arn, label, statement)
+        return self.set_attributes(number, {ACCESS_POLICY: changed}, now)
 
     def purge_queue(self, number: int, now: int) -> None:
         """Check that the queue may be purged now, and record the time. The shard does the purge."""
@@ -350,9 +362,7 @@ class Catalog(Placement):
         if not wait_ms:
             return
         if entry.purged_ms and now < entry.purged_ms + wait_ms:
-            raise PurgeInProgress(
-                f"Only one PurgeQueue operation on {entry.name} is allowed every {wait_ms // SECOND_MS} seconds."
-            )
+            raise PurgeInProgress(f"Only one purge of {entry.name} is allowed every {wait_ms // SECOND_MS} seconds.")
         self._change(replace(entry, purged_ms=now), now)
 
     def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:

@@ -1,18 +1,13 @@
-"""Queue names, ARNs and texts of the control plane: which are valid, and which queue an ARN names.
-
-Baton has a single region of its own, so the partition and region of an ARN are accepted as the client sent them and
-never compared. The account and the name identify the queue.
-"""
+"""Queue names and texts of the control plane: which are valid."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from batonq.attribute_formats.arns import queue_arn as queue_arn
 from batonq.errors import InvalidInput
 
 NAME_LENGTH_MAX = 80
 FIFO_SUFFIX = ".fifo"
-DEFAULT_REGION = "us-east-1"
+ACCOUNT_DIGITS = 12
 
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 _BAD_NAME = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length"
@@ -20,13 +15,6 @@ _BAD_FIFO_NAME = (
     "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
     "must end with .fifo suffix and be 1 to 80 in length."
 )
-
-
-class QueueName(NamedTuple):
-    """The queue that an ARN names."""
-
-    account: str
-    name: str
 
 
 def is_word(text: str, length_max: int) -> bool:
@@ -55,15 +43,3 @@ def check_queue_name(name: str, *, fifo: bool, any_name: bool = False) -> None:
             raise InvalidInput(_BAD_FIFO_NAME)
     elif not is_word(name, NAME_LENGTH_MAX):
         raise InvalidInput(_BAD_NAME)
-
-
-def queue_arn(account: str, name: str, region: str = DEFAULT_REGION) -> str:
-    return f"arn:aws:sqs:{region}:{account}:{name}"
-
-
-def parse_queue_arn(arn: str) -> QueueName | None:
-    """The queue that an ARN names; None if it is not the ARN of a queue."""
-    parts = arn.split(":")
-    if len(parts) != 6 or parts[0] != "arn" or not parts[1] or parts[2] != "sqs" or not parts[4] or not parts[5]:
-        return None
-    return QueueName(parts[4], parts[5])

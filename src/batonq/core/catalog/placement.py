@@ -8,6 +8,7 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.state import CatalogState
 from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, Spread
 from batonq.errors import InvalidAttributeValue, Unavailable
+from batonq.queue_attributes import DEDUPLICATION_SCOPE, OWN_SHARDS, PER_GROUP, REPLICAS, SPREAD, mention
 
 
 class Placement(CatalogState):
@@ -28,7 +29,7 @@ class Placement(CatalogState):
         """The number of replicas of the shards for a queue with these attributes. The default is the log's own
         number.
         """
-        return int(values.get("Baton.Durability") or self.own_replicas)
+        return int(values.get(REPLICAS) or self.own_replicas)
 
     def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
         """The shards on which a queue with these attributes may be placed, best first: fewest queues, then lowest
@@ -45,13 +46,13 @@ class Placement(CatalogState):
     def _choose_shards(self, count: int, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
         free = self._free_shards(values, besides)
         self._check_kind(self._replicas(values))
-        if self.spread_refused and (count + len(besides) > 1 or values.get("Baton.Durability")):
+        if self.spread_refused and (count + len(besides) > 1 or values.get(REPLICAS)):
             raise InvalidAttributeValue(self.spread_refused)
         if len(free) < count:
             kind = "that hold no queue" if wants_own(values) else "with room"
             raise InvalidAttributeValue(
                 f"The queue needs {count} more shards {kind}, but there are only {len(free)}. Add shards "
-                "(--shards), or lower Baton.Spread."
+                f"(--shards), or lower {mention(SPREAD)}."
             )
         self._check_left(values, [*besides, *free[:count]])
         return free[:count]
@@ -61,14 +62,14 @@ class Placement(CatalogState):
         kind = self.shards_of(self._replicas(values))
         if wants_own(values) and not set(kind).difference(shards, self._taken):
             raise InvalidAttributeValue(
-                "Baton.OwnShards would leave no shard for other queues. Add shards (--shards), or do not set it."
+                f"{mention(OWN_SHARDS)} would leave no shard for other queues. Add shards (--shards), or do not set it."
             )
 
     def _check_kind(self, replicas: int) -> None:
         if not self.shards_of(replicas):
             kinds = sorted(set(map(self.replicas_of, self.shards)))
             raise InvalidAttributeValue(
-                f"Baton.Durability {replicas} is not available: no shard has {replicas} replicas. Use one of "
+                f"{mention(REPLICAS, str(replicas))} is not available: no shard has {replicas} replicas. Use one of "
                 f"{', '.join(map(str, kinds))}, or add such shards: start a node with --other-shards {replicas}:2 "
                 f"and a NATS JetStream log on at least {replicas} servers."
             )
@@ -79,13 +80,13 @@ class Placement(CatalogState):
         """
         spread = entry.spread
         have = len(spread.taking)
-        same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")
-        wanted = have if same else int(values.get("Baton.Spread", "1"))
-        named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
+        same = values.get(SPREAD) == entry.attributes.get(SPREAD)
+        wanted = have if same else int(values.get(SPREAD, "1"))
+        named = values.get(REPLICAS) != entry.attributes.get(REPLICAS)
         moves = named and self.replicas_of(spread.first) != self._replicas(values)
         if wanted < have:
-            raise InvalidAttributeValue(f"Baton.Spread cannot be decreased: the queue has {have} shards.")
-        if named and values.get("Baton.Durability") and self.spread_refused:
+            raise InvalidAttributeValue(f"{mention(SPREAD)} cannot be decreased: the queue has {have} shards.")
+        if named and values.get(REPLICAS) and self.spread_refused:
             raise InvalidAttributeValue(self.spread_refused)
         if wanted == have and not moves:
             if not entry.own_shards:
@@ -103,14 +104,14 @@ class Placement(CatalogState):
             )
         if not moves:
             return spread.grown(self._choose_shards(wanted - have, values, entry.shards))
-        if entry.fifo and values.get("DeduplicationScope") != "messageGroup":
+        if entry.fifo and values.get(DEDUPLICATION_SCOPE) != PER_GROUP:
             raise InvalidAttributeValue(
-                "Baton.Durability of a FIFO queue can be changed only if DeduplicationScope is messageGroup, "
-                "because deduplication for the whole queue works only on one shard. Create a new queue with that "
-                "Baton.Durability instead."
+                f"{mention(REPLICAS)} of a FIFO queue can be changed only with "
+                f"{mention(DEDUPLICATION_SCOPE, PER_GROUP)}, because deduplication for the whole queue works only on "
+                f"one shard. Create a new queue with that {mention(REPLICAS)} instead."
             )
         return spread.moved(self._choose_shards(wanted, values, entry.shards))
 
 
 def wants_own(values: Mapping[str, str]) -> bool:
-    return values.get("Baton.OwnShards") == "true"
+    return values.get(OWN_SHARDS) == "true"

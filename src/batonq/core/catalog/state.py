@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_left, insort
 from typing import Any
 
+from batonq.attribute_formats.arns import QueueName
 from batonq.core.catalog.entries import (
     MISSING_QUEUE,
     AccessKey,
@@ -22,7 +23,6 @@ from batonq.core.catalog.entries import (
     Record,
     ShardEntry,
 )
-from batonq.core.catalog.names import QueueName
 from batonq.core.open_frame import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, BaseFlag, Type
@@ -64,7 +64,7 @@ class CatalogState:
         # Indexes, derived from `queues`.
         self.by_name: dict[QueueName, QueueEntry] = {}
         self._names: dict[str, list[str]] = {}  # account → names, sorted
-        self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → queues whose RedrivePolicy names it
+        self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → the queues that use it
         self._loads: dict[int, int] = {}  # shard → number of its queues
         self.growing: set[int] = set()  # queues with an unfinished growth
         self._taken: dict[int, int] = {}  # shard → number of queues that it is dedicated to
@@ -304,7 +304,7 @@ class CatalogState:
         assert self._sources == sources
 
     def _link(self, target: QueueName | None) -> Link | None:
-        """The queue that a RedrivePolicy names; None if it does not exist."""
+        """A dead-letter queue in its current state; None if it does not exist."""
         queue = self.by_name.get(target) if target is not None else None
         return queue.link if queue is not None else None
 

@@ -13,9 +13,17 @@ from batonq.errors import LogCorrupt, LogGap
 from batonq.log.backend import Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 from batonq.log.interface import Room
-from batonq.log.jetstream.asking import NO_MESSAGE, NO_ROOM, NO_STREAM, WRONG_LAST_SEQUENCE, Puller, ask, ask_repeatedly
 from batonq.log.jetstream.client import Parts
-from batonq.log.jetstream.lines import Lines
+from batonq.log.jetstream.connections import Lines
+from batonq.log.jetstream.requests import (
+    NO_MESSAGE,
+    NO_ROOM,
+    NO_STREAM,
+    WRONG_LAST_SEQUENCE,
+    Puller,
+    ask,
+    ask_repeatedly,
+)
 
 T = TypeVar("T")
 HEADERS_BYTES = 1024  # overhead of a message beside the frame

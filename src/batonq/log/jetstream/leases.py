@@ -21,8 +21,8 @@ from nats.js.errors import APIError
 from batonq.errors import Fenced, LogCorrupt, OwnershipHeld
 from batonq.log.backend import Unreachable
 from batonq.log.interface import Lease, Member
-from batonq.log.jetstream.asking import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
-from batonq.log.jetstream.lines import Line
+from batonq.log.jetstream.connections import Line
+from batonq.log.jetstream.requests import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
 
 T = TypeVar("T")
 MARKER_S = 60  # how long the marker of a released lease stays

@@ -15,12 +15,12 @@ from batonq.errors import LogCorrupt
 from batonq.log.backend import Unreachable, Unsafe
 from batonq.log.jetstream import checks
 from batonq.log.jetstream.address import NatsAddress
-from batonq.log.jetstream.asking import NO_STREAM, ask
 from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.log.jetstream.client import LongClient
-from batonq.log.jetstream.connecting import connect, tls_context
+from batonq.log.jetstream.connections import Lines
 from batonq.log.jetstream.leases import MARKER_S, Bucket, JetStreamLeases
-from batonq.log.jetstream.lines import Lines
+from batonq.log.jetstream.login import connect, tls_context
+from batonq.log.jetstream.requests import NO_STREAM, ask
 from batonq.log.layout import CATALOG_SHARD
 
 T = TypeVar("T")

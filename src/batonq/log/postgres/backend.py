@@ -11,7 +11,7 @@ from batonq.log.backend import Bounds, Entry, WrongEnd
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.interface import Room
 from batonq.log.postgres import schema
-from batonq.log.postgres.line import Line, Refused, wait_for_event
+from batonq.log.postgres.connection import Line, Refused, wait_for_event
 
 FRAME_BYTES_MAX = 256 << 20  # a value is at most 1 GiB, and its text form on the wire may be twice as long
 READ_BYTES = 8 << 20

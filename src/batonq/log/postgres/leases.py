@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from batonq.errors import Fenced, OwnershipHeld
 from batonq.log.interface import Lease, Member
 from batonq.log.postgres import schema
-from batonq.log.postgres.line import Line, wait_for_event
+from batonq.log.postgres.connection import Line, wait_for_event
 
 
 class PostgresLeases:

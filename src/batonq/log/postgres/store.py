@@ -11,8 +11,8 @@ from batonq.log.backend import Unreachable, Unsafe
 from batonq.log.postgres import schema
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.backend import PostgresBackend
+from batonq.log.postgres.connection import Line, Refused
 from batonq.log.postgres.leases import PostgresLeases
-from batonq.log.postgres.line import Line, Refused
 
 VERSION_MIN = 140000
 TIMEOUT_S = 10.0

@@ -10,12 +10,10 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.limits import ROLL_ROWS
 from batonq.errors import BatonError, LogCorrupt, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.interface import Log
 from batonq.node import events
-from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
-from batonq.node.settings import Settings
+from batonq.node.context import NodeContext
 from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit
 
 T = TypeVar("T")
@@ -45,23 +43,19 @@ class CatalogHost:
 
     def __init__(
         self,
+        context: NodeContext,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        settings: Settings,
-        cluster: int,
-        alarms: AlarmBoard,
         opener: OpenCatalog,
         on_open: Callable[[Catalog], None] | None = None,
         on_change: Callable[[Changes], None] | None = None,
     ) -> None:
         self.statistics = CommitStatistics()
         self.why = "The catalog is being opened. Retry."
-        self._loop = loop
-        self._clock = clock
-        self._settings = settings
-        self._cluster = cluster
-        self._alarms = alarms
+        self._context = context
+        self._loop = context.loop
+        self._clock = context.clock
+        self._settings = context.settings
+        self._alarms = context.alarms
         self._opener = opener
         self._on_open = on_open
         self._on_change = on_change
@@ -146,7 +140,7 @@ class CatalogHost:
             loop=self._loop,
             machine=catalog,
             log=log,
-            cluster=self._cluster,
+            cluster=self._context.cluster,
             region=0,
             before_seal=lambda: self._seal(catalog),
             after_commit=self._committed,

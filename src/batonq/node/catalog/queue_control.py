@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from batonq.attribute_formats.arns import QueueName
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
-from batonq.core.catalog.names import QueueName
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
-from batonq.log.ending import heard
+from batonq.log.cancellation import heard
 from batonq.node import events
 from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
 from batonq.node.routing.ports import ShardPort

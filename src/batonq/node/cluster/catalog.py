@@ -24,6 +24,7 @@ from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
 from batonq.node.cluster.pause_detector import Awake
+from batonq.node.context import NodeContext
 from batonq.node.shard_host.keeper import KeeperState
 from batonq.node.shard_host.recovery import Recovery
 
@@ -71,8 +72,8 @@ _version = msgspec.msgpack.Decoder(int)
 class SharedCatalog(CatalogHost):
     """What all followed catalogs share: versions, and commands from other nodes or processes."""
 
-    def __init__(self, *, ask: AskOwner, **same: Any) -> None:
-        super().__init__(**same)
+    def __init__(self, context: NodeContext, *, ask: AskOwner, **same: Any) -> None:
+        super().__init__(context, **same)
         self._ask = ask
         self._seen: Catalog | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
@@ -201,19 +202,24 @@ class ClusterCatalog(SharedCatalog):
     """A catalog that this node always follows, and hosts while it owns it."""
 
     def __init__(
-        self, *, rules: Rules, recovery: Recovery, leases: Leases, too_old: TooOld, awake: Awake, **same: Any
+        self,
+        context: NodeContext,
+        *,
+        rules: Rules,
+        recovery: Recovery,
+        leases: Leases,
+        too_old: TooOld,
+        awake: Awake,
+        **same: Any,
     ) -> None:
         async def read() -> tuple[Catalog, Log]:
             return await recovery.read_catalog(rules)
 
-        super().__init__(opener=read, **same)
+        super().__init__(context, opener=read, **same)
         self.follower = Follower(
             CATALOG_SHARD,
             "The catalog",
-            loop=self._loop,
-            clock=self._clock,
-            settings=self._settings,
-            alarms=self._alarms,
+            self._context,
             leases=leases,
             read=self._read_replica,
             serve=self._serve_machine,

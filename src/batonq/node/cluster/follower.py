@@ -15,15 +15,13 @@ from collections.abc import Awaitable, Callable
 from batonq.core.catalog.machine import Catalog
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Fenced, LogCorrupt, OwnershipHeld, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.frames import Frame
 from batonq.log.interface import Leases
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
-from batonq.node.clock import Clock
 from batonq.node.cluster.pause_detector import Awake
-from batonq.node.events import AlarmBoard
-from batonq.node.settings import Settings
+from batonq.node.context import NodeContext
 from batonq.node.shard_host.keeper import KeeperState
 from batonq.node.shard_host.recovery import Folder, take_ownership
 
@@ -43,11 +41,8 @@ class Follower:
         self,
         number: int,
         name: str,
+        context: NodeContext,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        settings: Settings,
-        alarms: AlarmBoard,
         leases: Leases,
         read: Callable[[], Awaitable[tuple[Machine, MirroredLog]]],
         serve: Callable[[Machine, MirroredLog, int], Awaitable[None]],
@@ -60,10 +55,10 @@ class Follower:
         self.name = name
         self.state = KeeperState.OPENING
         self.why = "The log is being read. Retry."
-        self._loop = loop
-        self._clock = clock
-        self._settings = settings
-        self._alarms = alarms
+        self._loop = context.loop
+        self._clock = context.clock
+        self._settings = context.settings
+        self._alarms = context.alarms
         self._leases = leases
         self._read = read
         self._serve = serve

@@ -14,6 +14,7 @@ from batonq.node import events
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
 from batonq.node.cluster.pause_detector import Awake
+from batonq.node.context import NodeContext
 from batonq.node.shard_host.keeper import KeeperState, Opened, ShardKeeper
 from batonq.node.shard_host.recovery import Recovery
 
@@ -38,6 +39,7 @@ class ClusterKeeper(ShardKeeper):
     def __init__(
         self,
         number: int,
+        context: NodeContext,
         *,
         recovery: Recovery,
         leases: Leases,
@@ -45,14 +47,11 @@ class ClusterKeeper(ShardKeeper):
         awake: Awake,
         **same: Any,
     ) -> None:
-        super().__init__(number, opener=recovery.read_shard, **same)
+        super().__init__(number, context, opener=recovery.read_shard, **same)
         self.follower = Follower(
             number,
             f"Shard {number}",
-            loop=self._loop,
-            clock=self._clock,
-            settings=self._settings,
-            alarms=self._alarms,
+            self._context,
             leases=leases,
             read=self._read,
             serve=self._serve_machine,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -26,13 +26,10 @@ from batonq.node.cluster.node_server import Answering
 from batonq.node.cluster.ownership import Owned, OwnershipLoop
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
-from batonq.node.cluster.routing import Routing
-from batonq.node.messages.received import Delivery
-from batonq.node.node import Node, World
-from batonq.node.routing.ports import Route, ShardPort
+from batonq.node.cluster.routed_node import RoutedNode
+from batonq.node.node import World
 from batonq.node.settings import Settings
 from batonq.node.shard_host.log_stores import StoreLogs
-from batonq.node.shard_host.recovery import Recovery
 
 TAKE_S = 10.0
 START_S = 60.0
@@ -46,7 +43,7 @@ class FollowedLogs(StoreLogs):
         pass
 
 
-class ClusterNode(Node):
+class ClusterNode(RoutedNode):
     """Once started, the node follows every log and owns nothing yet. Other nodes reach it at `settings.advertise`."""
 
     catalog: ClusterCatalog
@@ -58,18 +55,16 @@ class ClusterNode(Node):
         open_store: Callable[[str], Awaitable[LogStore]] = open_store,
         peers: Asking | None = None,
     ) -> None:
-        super().__init__(settings, world)
+        self.secret = read_secret(settings)
+        trusted = client_context(settings.peer_ca) if settings.peer_ca else None
+        super().__init__(settings, world, peers or Peers(self.secret, trusted))
         if not settings.node or not settings.log:
             raise InvalidInput("A node of a cluster needs a name (--node) and a log URL (--log).")
-        self.secret = read_secret(settings)
         self.answering = Answering(self)
-        self.peers: Asking = peers or Peers(self.secret, client_context(settings.peer_ca) if settings.peer_ca else None)
         self._open_store = open_store
         self.ownership_loop: OwnershipLoop
-        self._routing: Routing
         self._leases: Leases
         self._owned: dict[int, Owned] = {}
-        self._receipt_keys = -1
         self._was_ready = False
 
     async def _take(self) -> None:
@@ -94,33 +89,15 @@ class ClusterNode(Node):
             ask_to_take=self._ask_to_take,
             on_term=self._on_term,
         )
-        self._routing = Routing(
-            owners=self.ownership_loop,
-            peers=self.peers,
-            local=self.port_here,
-            catalog=self._catalog_here,
-            new_call=lambda: self.world.random_bytes(16).hex(),
-        )
-        self._recovery = Recovery(
-            settings=settings,
-            logs=self._logs,
-            clock=self.clock,
-            disk=self.world.disk,
-            loop=self._loop,
-            log_settings=self.world.log_settings,
-        )
+        self._open_routing(self.ownership_loop)
         self.catalog = ClusterCatalog(
+            self._context(),
             rules=self._rules(),
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,
             too_old=self.ownership_loop.others.too_old,
             awake=self._awake,
-            loop=self._loop,
-            clock=self.clock,
-            settings=settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
             on_open=self._catalog_opened,
             on_change=self._catalog_changed,
         )
@@ -183,36 +160,18 @@ class ClusterNode(Node):
         self._logs.kinds[number] = self.catalog.current().replicas_of(number)
         return ClusterKeeper(
             number,
+            self._context(),
             recovery=self._recovery,
             leases=self._leases,
             on_frame=self._frame_folded,
             awake=self._awake,
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
             on_open=self._shard_opened,
             on_commit=self._committed,
         )
 
-    def _route(self) -> Route:
-        return self._routing
-
-    def port_here(self, shard: int) -> ShardPort | None:
-        """The port of a shard that this node serves."""
-        return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
-
     def epoch_here(self, shard: int) -> int:
         """The epoch with which this node serves a shard, or hosts the catalog."""
         return self.catalog.current().epoch if shard == CATALOG_SHARD else self.shards[shard].host().shard.epoch
-
-    async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
-        """Give back messages that were received for another node, which no longer wants them."""
-        await self.broker.give_back_found(found)
-
-    async def _catalog_here(self, name: str, data: bytes) -> bytes | None:
-        return await self.catalog.answer(name, data) if self.catalog.owned else None
 
     # --- callbacks --------------------------------------------------------------------------------
 
@@ -220,18 +179,11 @@ class ClusterNode(Node):
         if hasattr(self, "broker") and self.broker.history.waiting:
             self.broker.history.look(shard)
 
-    def _catalog_opened(self, catalog: Catalog) -> None:
-        super()._catalog_opened(catalog)
-        self._receipt_keys = catalog.next_receipt_key
-
     def _catalog_changed(self, changes: Changes) -> None:
         super()._catalog_changed(changes)
-        catalog = self.catalog.current()
-        if catalog.next_receipt_key != self._receipt_keys:
-            self._receipt_keys = catalog.next_receipt_key
-            self.receipts.set_keys(catalog.receipt_keys.values())
-        if self.started and len(catalog.shards) > len(self.shards):
-            self._follow_new_shards(len(catalog.shards))
+        count = len(self.catalog.current().shards)
+        if self.started and count > len(self.shards):
+            self._follow_new_shards(count)
 
     async def _on_term(self) -> None:
         """Periodic work, beside the leases."""
@@ -279,7 +231,6 @@ class ClusterNode(Node):
                 await self._leases.withdraw()
             except BatonError as problem:  # the lease expires without it
                 events.warning("withdraw_failed", problem.message)
-        self.peers.close()
         await super()._close()
 
     # --- inspection -------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 
 from batonq.core.commands import Receive
 from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
-from batonq.log.ending import heard
+from batonq.log.cancellation import heard
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from batonq.core.catalog.names import parse_queue_arn, queue_arn
+from batonq.attribute_formats.arns import parse_queue_arn, queue_arn
 from batonq.core.commands import Job
 from batonq.core.shard.state.job_book import ACTIVE
 from batonq.core.spread import divided
@@ -272,24 +272,15 @@ class JobControl(Control):
         """Start moving a dead-letter queue's messages, or another queue's dead messages, back or to `destination`."""
         highest = self._settings.move_rate_max_per_s
         if rate is not None and not 1 <= rate <= highest:
-            raise InvalidInput(
-                f"Value for parameter MaxNumberOfMessagesPerSecond is invalid. "
-                f"Reason: You must enter a value between 1 and {highest}."
-            )
-        if not await self.can_move_from(source):
-            raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
-        rate_per_s = rate or self._settings.move_rate_per_s
-        parts = await self._parts(
-            source,
-            Redrive(
-                target=destination,
-                rate_per_s=rate_per_s,
-                default_rate=rate is None,
-                ramp_s=0.0,
-                pause_when_dying_share=1.0,
-            ),
+            raise InvalidInput(f"A message move task can move 1 to {highest} messages per second, not {rate}.")
+        redrive = Redrive(
+            target=destination,
+            rate_per_s=rate or self._settings.move_rate_per_s,
+            default_rate=rate is None,
+            ramp_s=0.0,
+            pause_when_dying_share=1.0,
         )
-        return (await self._start(parts)).job
+        return (await self._start(await self._parts(source, redrive))).job
 
     async def cancel_move(self, source: Queue, job_id: str) -> Job:
         parts: list[tuple[ShardPort, JobView]] = []

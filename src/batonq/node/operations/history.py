@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap, NotFound, OverLimit
 from batonq.log.interface import Piece
-from batonq.log.pieces import frames_of
-from batonq.log.reading import Chain
+from batonq.log.reading import Chain, frames_of
 from batonq.node.shard_host.keeper import ShardKeeper
 
 BYTES_MAX = 16 << 20  # per answer, unless a single frame is larger

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from batonq import __version__
-from batonq.core.commands import Counters
 from batonq.node.operations.overview import Overview, QueueReading, ShardReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -18,61 +17,28 @@ class Metric(NamedTuple):
     doc: str
 
 
-MESSAGES = Metric("baton_queue_messages", "gauge", "Number of messages in a queue, by delivery state.")
-BYTES = Metric("baton_queue_bytes", "gauge", "Total size of the messages in a queue.")
-OLDEST = Metric("baton_queue_oldest_seconds", "gauge", "Age of the oldest message in a queue; 0 if the queue is empty.")
-WAITERS = Metric("baton_queue_waiters", "gauge", "Number of long polls waiting on a queue.")
-SHARD_UP = Metric("baton_shard_up", "gauge", "1 if the shard is being served, otherwise 0.")
-SHARD_EPOCH = Metric("baton_shard_epoch", "gauge", "Ownership epoch of the shard.")
-SHARD_LOG_BYTES = Metric("baton_shard_log_bytes", "gauge", "Size of the shard's retained log.")
-SHARD_ROOM = Metric("baton_shard_room", "gauge", "1 if the shard accepts sends, 0 if its disk is full.")
-SHARD_FAILURES = Metric(
-    "baton_shard_failures_total", "counter", "Number of times the shard stopped because its log failed."
-)
-COMMITS = Metric("baton_commits_total", "counter", "Number of frames committed.")
-COMMIT_ROWS = Metric("baton_commit_records_total", "counter", "Number of records committed.")
-COMMIT_BYTES = Metric("baton_commit_bytes_total", "counter", "Number of bytes committed.")
-COMMIT_SECONDS = Metric("baton_commit_seconds_total", "counter", "Total time spent waiting for commits.")
-ALARMS = Metric("baton_alarms", "gauge", "Number of active alarms.")
-ALARMS_RAISED = Metric("baton_alarms_raised_total", "counter", "Number of alarms raised since the node started.")
-MISSING = Metric("baton_queues_unavailable", "gauge", "Number of queues whose shard is not being served.")
-HISTORY_BYTES = Metric("baton_history_bytes_total", "counter", "Number of bytes of history served.")
-HISTORY_READERS = Metric(
-    "baton_history_readers", "gauge", "Number of history reads in progress or waiting for new frames."
-)
-HISTORY_LIMITED = Metric(
-    "baton_history_limited_total",
-    "counter",
-    "Number of history reads refused because of the rate limit (--history-rate-bytes).",
-)
-ARCHIVE_SEGMENTS = Metric(
-    "baton_archive_segments_total", "counter", "Number of the shard's segments copied to the archive or found there."
-)
-ARCHIVE_FAILURES = Metric(
-    "baton_archive_failures_total", "counter", "Number of failed attempts to copy the shard's log to the archive."
-)
-ARCHIVE_BEHIND = Metric(
-    "baton_archive_behind_bytes", "gauge", "Size of the shard's sealed log that is not in the archive yet."
-)
-HTTP_CONNECTIONS = Metric("baton_http_connections", "gauge", "Number of open client connections.")
-HTTP_REQUESTS = Metric("baton_http_requests_total", "counter", "Number of HTTP requests received.")
-HTTP_REFUSED = Metric(
-    "baton_http_refused_total",
-    "counter",
-    "Number of requests rejected before they were read in full: not valid HTTP, too large, or too slow.",
-)
-HTTP_FAILURES = Metric(
-    "baton_http_failures_total", "counter", "Number of requests that failed because of an internal error."
-)
-SQS_CALLS = Metric("baton_sqs_calls_total", "counter", "Number of SQS operations called.")
-REST_CALLS = Metric("baton_rest_calls_total", "counter", "Number of REST operations called.")
-REST_ERRORS = Metric("baton_rest_errors_total", "counter", "Number of REST operations that failed, by error code.")
-SQS_ERRORS = Metric("baton_sqs_errors_total", "counter", "Number of SQS operations that failed, by error code.")
-INFO = Metric("baton_info", "gauge", "Always 1; the label contains the release.")
+ALL: list[Metric] = []  # in the order of the reference
+
+
+def _gauge(name: str, doc: str) -> Metric:
+    ALL.append(Metric(name, "gauge", doc))
+    return ALL[-1]
+
+
+def _counter(name: str, doc: str) -> Metric:
+    ALL.append(Metric(name, "counter", doc))
+    return ALL[-1]
+
+
+INFO = _gauge("baton_info", "Always 1; the label contains the release.")
+MESSAGES = _gauge("baton_queue_messages", "Number of messages in a queue, by delivery state.")
+BYTES = _gauge("baton_queue_bytes", "Total size of the messages in a queue.")
+OLDEST = _gauge("baton_queue_oldest_seconds", "Age of the oldest message in a queue; 0 if the queue is empty.")
+WAITERS = _gauge("baton_queue_waiters", "Number of long polls waiting on a queue.")
 
 # The counters of a queue that only increase, and the metric of each.
 TOTALS: tuple[tuple[str, Metric], ...] = tuple(
-    (name, Metric(f"baton_queue_{name}_total", "counter", doc))
+    (name, _counter(f"baton_queue_{name}_total", doc))
     for name, doc in (
         ("sent", "Number of messages sent."),
         ("received", "Number of messages received: every lease counts."),
@@ -89,40 +55,41 @@ TOTALS: tuple[tuple[str, Metric], ...] = tuple(
 )
 STATES = ("visible", "in_flight", "delayed", "owed", "dead")
 
-ALL: tuple[Metric, ...] = (
-    INFO,
-    MESSAGES,
-    BYTES,
-    OLDEST,
-    WAITERS,
-    *(metric for _, metric in TOTALS),
-    SHARD_UP,
-    SHARD_EPOCH,
-    SHARD_LOG_BYTES,
-    SHARD_ROOM,
-    SHARD_FAILURES,
-    COMMITS,
-    COMMIT_ROWS,
-    COMMIT_BYTES,
-    COMMIT_SECONDS,
-    ALARMS,
-    ALARMS_RAISED,
-    MISSING,
-    HISTORY_BYTES,
-    HISTORY_READERS,
-    HISTORY_LIMITED,
-    ARCHIVE_SEGMENTS,
-    ARCHIVE_FAILURES,
-    ARCHIVE_BEHIND,
-    HTTP_CONNECTIONS,
-    HTTP_REQUESTS,
-    HTTP_REFUSED,
-    HTTP_FAILURES,
-    SQS_CALLS,
-    SQS_ERRORS,
-    REST_CALLS,
-    REST_ERRORS,
+SHARD_UP = _gauge("baton_shard_up", "1 if the shard is being served, otherwise 0.")
+SHARD_EPOCH = _gauge("baton_shard_epoch", "Ownership epoch of the shard.")
+SHARD_LOG_BYTES = _gauge("baton_shard_log_bytes", "Size of the shard's retained log.")
+SHARD_ROOM = _gauge("baton_shard_room", "1 if the shard accepts sends, 0 if its disk is full.")
+SHARD_FAILURES = _counter("baton_shard_failures_total", "Number of times the shard stopped because its log failed.")
+COMMITS = _counter("baton_commits_total", "Number of frames committed.")
+COMMIT_ROWS = _counter("baton_commit_records_total", "Number of records committed.")
+COMMIT_BYTES = _counter("baton_commit_bytes_total", "Number of bytes committed.")
+COMMIT_SECONDS = _counter("baton_commit_seconds_total", "Total time spent waiting for commits.")
+ALARMS = _gauge("baton_alarms", "Number of active alarms.")
+ALARMS_RAISED = _counter("baton_alarms_raised_total", "Number of alarms raised since the node started.")
+MISSING = _gauge("baton_queues_unavailable", "Number of queues whose shard is not being served.")
+HISTORY_BYTES = _counter("baton_history_bytes_total", "Number of bytes of history served.")
+HISTORY_READERS = _gauge("baton_history_readers", "Number of history reads in progress or waiting for new frames.")
+HISTORY_LIMITED = _counter(
+    "baton_history_limited_total", "Number of history reads refused because of the rate limit (--history-rate-bytes)."
 )
+ARCHIVE_SEGMENTS = _counter(
+    "baton_archive_segments_total", "Number of the shard's segments copied to the archive or found there."
+)
+ARCHIVE_FAILURES = _counter(
+    "baton_archive_failures_total", "Number of failed attempts to copy the shard's log to the archive."
+)
+ARCHIVE_BEHIND = _gauge("baton_archive_behind_bytes", "Size of the shard's sealed log that is not in the archive yet.")
+HTTP_CONNECTIONS = _gauge("baton_http_connections", "Number of open client connections.")
+HTTP_REQUESTS = _counter("baton_http_requests_total", "Number of HTTP requests received.")
+HTTP_REFUSED = _counter(
+    "baton_http_refused_total",
+    "Number of requests rejected before they were read in full: not valid HTTP, too large, or too slow.",
+)
+HTTP_FAILURES = _counter("baton_http_failures_total", "Number of requests that failed because of an internal error.")
+SQS_CALLS = _counter("baton_sqs_calls_total", "Number of SQS operations called.")
+SQS_ERRORS = _counter("baton_sqs_errors_total", "Number of SQS operations that failed, by error code.")
+REST_CALLS = _counter("baton_rest_calls_total", "Number of REST operations called.")
+REST_ERRORS = _counter("baton_rest_errors_total", "Number of REST operations that failed, by error code.")
 
 Samples = Iterable[tuple[str, float]]
 Front = list[tuple[Metric, list[tuple[str, float]]]]  # metrics that an API counts
@@ -140,7 +107,7 @@ def render(overview: Overview) -> bytes:
     block(lines, OLDEST, [(labels, overview.age_ms(queue) / 1000) for queue, labels in names])
     block(lines, WAITERS, [(labels, queue.waiters) for queue, labels in names])
     for field, metric in TOTALS:
-        block(lines, metric, [(labels, _total(queue.counters, field)) for queue, labels in names])
+        block(lines, metric, [(labels, getattr(queue.counters, field)) for queue, labels in names])
     shard_metrics: tuple[tuple[Metric, Callable[[ShardReading], float]], ...] = (
         (SHARD_UP, lambda shard: shard.state == "serving"),
         (SHARD_EPOCH, lambda shard: shard.epoch),
@@ -173,11 +140,6 @@ def render_front(front: Front) -> bytes:
         block(lines, metric, samples)
     lines.append("")
     return "\n".join(lines).encode()
-
-
-def _total(counters: Counters, field: str) -> int:
-    value: int = getattr(counters, field)
-    return value
 
 
 def _queue_labels(queue: QueueReading) -> str:

@@ -16,14 +16,14 @@ import msgspec
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.errors import BatonError, InvalidInput, LogError, LogGap, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.interface import Log
 from batonq.log.layout import CATALOG_SHARD
-from batonq.log.pieces import frames_of
-from batonq.log.reading import Chain
+from batonq.log.reading import Chain, frames_of
 from batonq.node import events
 from batonq.node.catalog.catalog_host import Changed
 from batonq.node.cluster.catalog import COMMANDS, SharedCatalog
+from batonq.node.context import NodeContext
 from batonq.node.shard_host.recovery import Folder, Recovery
 
 T = TypeVar("T")
@@ -54,6 +54,7 @@ class ProcessCatalog(SharedCatalog):
 
     def __init__(
         self,
+        context: NodeContext,
         *,
         number: int,
         others: Callable[[], Iterable[int]],
@@ -65,7 +66,7 @@ class ProcessCatalog(SharedCatalog):
         async def opened() -> tuple[Catalog, Log]:
             return await recovery.open_catalog(rules)
 
-        super().__init__(opener=opened, **same)
+        super().__init__(context, opener=opened, **same)
         self._number = number
         self._others = others
         self._rules = rules
@@ -206,7 +207,7 @@ class ProcessCatalog(SharedCatalog):
         start, stop, data = _frames.decode(await self._ask_frames(asked, wait_ms))
         self._heard_s = self._loop.time()
         if chain is None:
-            chain = self._chain = Chain(CATALOG_SHARD, self._cluster, start)
+            chain = self._chain = Chain(CATALOG_SHARD, self._context.cluster, start)
             self._folding = Folder(Catalog(self._rules))
         for frame in frames_of(data, chain, "the catalog"):
             self._folding(frame)

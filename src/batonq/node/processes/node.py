@@ -7,7 +7,7 @@ routing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,9 +18,10 @@ from batonq.log.ownership import SharedDirectory
 from batonq.node import events
 from batonq.node.catalog.catalog_host import Changes
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
-from batonq.node.cluster.routing import CALL_S, Routing
-from batonq.node.messages.received import Delivery
-from batonq.node.node import Node, World
+from batonq.node.cluster.routed_node import RoutedNode
+from batonq.node.cluster.routing import CALL_S
+from batonq.node.context import NodeContext
+from batonq.node.node import World
 from batonq.node.operations.history import Listed, Served
 from batonq.node.operations.metrics import Front
 from batonq.node.operations.overview import Overview
@@ -28,10 +29,8 @@ from batonq.node.processes.catalog import FRAMES, ProcessCatalog
 from batonq.node.processes.place import Place, ToldOwners, name_of
 from batonq.node.processes.process_server import ProcessAnswering
 from batonq.node.processes.server_view import Others, ProcessHistory, joined, labelled
-from batonq.node.routing.ports import Route, ShardPort
 from batonq.node.settings import Settings
-from batonq.node.shard_host.keeper import KeeperState, ShardKeeper
-from batonq.node.shard_host.recovery import Recovery
+from batonq.node.shard_host.keeper import KeeperState, Opener, ShardKeeper
 
 START_S = 60.0
 AGAIN_S = 0.05
@@ -41,8 +40,8 @@ QUEUES_TOLD = 1_000
 class ElsewhereKeeper(ShardKeeper):
     """The place of a shard that another process has: nothing is ever opened."""
 
-    def __init__(self, number: int, owner: str, **same: Any) -> None:
-        super().__init__(number, **same)
+    def __init__(self, number: int, context: NodeContext, owner: str, opener: Opener) -> None:
+        super().__init__(number, context, opener=opener)
         self.state = KeeperState.ELSEWHERE
         self.why = f"Process {owner} serves the shard."
 
@@ -50,7 +49,7 @@ class ElsewhereKeeper(ShardKeeper):
         pass
 
 
-class ProcessNode(Node):
+class ProcessNode(RoutedNode):
     """`owners` is told which processes are running. `announce` is awaited once other processes may call this one."""
 
     catalog: ProcessCatalog
@@ -65,48 +64,26 @@ class ProcessNode(Node):
         peers: Asking | None = None,
     ) -> None:
         world = replace(world or World(), ownership=SharedDirectory)
-        super().__init__(replace(settings, node=place.name), world)
+        super().__init__(replace(settings, node=place.name), world, peers or Peers())
         self.place = place
         self.owners = owners
         self.answering = ProcessAnswering(self)
-        self.peers: Asking = peers or Peers()
         self._announce = announce
         self._others = Others(owners, self.peers)
         self._history: ProcessHistory
-        self._routing: Routing
-        self._receipt_keys = -1
 
     # --- start ------------------------------------------------------------------------------------
 
     async def _open_catalog(self) -> None:
-        settings = self.settings
-        self._routing = Routing(
-            owners=self.owners,
-            peers=self.peers,
-            local=self.port_here,
-            catalog=self._catalog_here,
-            new_call=lambda: self.world.random_bytes(16).hex(),
-        )
-        self._recovery = Recovery(
-            settings=settings,
-            logs=self._logs,
-            clock=self.clock,
-            disk=self.world.disk,
-            loop=self._loop,
-            log_settings=self.world.log_settings,
-        )
+        self._open_routing(self.owners)
         self.catalog = ProcessCatalog(
+            self._context(),
             number=self.place.number,
             others=self.owners.others,
             rules=self._rules(),
             recovery=self._recovery,
             ask_frames=None if self.place.first else self._ask_frames,
             ask=self._routing.ask_catalog,
-            loop=self._loop,
-            clock=self.clock,
-            settings=settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
             on_open=self._catalog_opened,
             on_change=self._catalog_changed,
         )
@@ -160,53 +137,18 @@ class ProcessNode(Node):
     def _keeper(self, number: int) -> ShardKeeper:
         if self.place.has(number):
             return super()._keeper(number)
-        return ElsewhereKeeper(
-            number,
-            name_of(self.place.process_of(number)),
-            loop=self._loop,
-            clock=self.clock,
-            settings=self.settings,
-            cluster=self._logs.cluster,
-            alarms=self.alarms,
-            opener=self._recovery.open_shard,
-        )
-
-    def _route(self) -> Route:
-        return self._routing
-
-    def _catalog_opened(self, catalog: Catalog) -> None:
-        super()._catalog_opened(catalog)
-        self._receipt_keys = catalog.next_receipt_key
+        owner = name_of(self.place.process_of(number))
+        return ElsewhereKeeper(number, self._context(), owner, self._recovery.open_shard)
 
     def _catalog_changed(self, changes: Changes) -> None:
-        if not self.catalog.serving:
-            return  # the first frame: the rest is told when the shard is open
-        super()._catalog_changed(changes)
-        catalog = self.catalog.current()
-        if catalog.next_receipt_key != self._receipt_keys:
-            self._receipt_keys = catalog.next_receipt_key
-            self.receipts.set_keys(catalog.receipt_keys.values())
-
-    async def _close(self) -> None:
-        self.peers.close()
-        await super()._close()
+        if self.catalog.serving:  # not while the first frame is read: the rest is told when the shard is open
+            super()._catalog_changed(changes)
 
     # --- calls from other processes -----------------------------------------------------------------
 
     def epoch_here(self, shard: int) -> int:
         """The number of this process's start, which callers must name; 0 until the supervisor has told it."""
         return self.owners.up.get(self.place.number, 0)
-
-    def port_here(self, shard: int) -> ShardPort | None:
-        """The port of a shard that this process serves."""
-        return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
-
-    async def _catalog_here(self, name: str, data: bytes) -> bytes | None:
-        return await self.catalog.answer(name, data) if self.catalog.owned else None
-
-    async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
-        """Give back messages that were received for another process, which no longer wants them."""
-        await self.broker.give_back_found(found)
 
     async def overview_here(self) -> Overview:
         overview = await super().overview()

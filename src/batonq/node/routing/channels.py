@@ -15,7 +15,7 @@ from typing import Protocol
 
 from batonq.core.commands import Arrival
 from batonq.errors import BatonError, LogCorrupt
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.log_reader import make_arrival
 from batonq.node.routing.ports import ShardPort

@@ -19,8 +19,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from batonq.attribute_formats.arns import QueueName
 from batonq.core.catalog.machine import Catalog
-from batonq.core.catalog.names import QueueName
 from batonq.core.commands import Leases, Receive
 from batonq.core.spread import Hint
 from batonq.core.wildcards import Wildcards, is_wildcard

@@ -14,12 +14,10 @@ from enum import Enum
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, Unavailable
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.interface import Log
 from batonq.node import events
-from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
-from batonq.node.settings import Settings
+from batonq.node.context import NodeContext
 from batonq.node.shard_host.group_commit import CommitStatistics
 from batonq.node.shard_host.host import STARTING, ShardHost
 
@@ -58,12 +56,8 @@ class ShardKeeper:
     def __init__(
         self,
         number: int,
+        context: NodeContext,
         *,
-        loop: asyncio.AbstractEventLoop,
-        clock: Clock,
-        settings: Settings,
-        cluster: int,
-        alarms: AlarmBoard,
         opener: Opener,
         on_open: Callable[[ShardKeeper], None] | None = None,
         on_commit: Callable[[ShardKeeper], None] | None = None,
@@ -73,11 +67,11 @@ class ShardKeeper:
         self.why = STARTING
         self.statistics = CommitStatistics()
         self.failures = 0
-        self._loop = loop
-        self._clock = clock
-        self._settings = settings
-        self._cluster = cluster
-        self._alarms = alarms
+        self._context = context
+        self._loop = context.loop
+        self._clock = context.clock
+        self._settings = context.settings
+        self._alarms = context.alarms
         self._opener = opener
         self._on_open = on_open
         self._on_commit = on_commit
@@ -124,7 +118,7 @@ class ShardKeeper:
             loop=self._loop,
             clock=self._clock,
             settings=self._settings,
-            cluster=self._cluster,
+            cluster=self._context.cluster,
             alarms=self._alarms,
             on_commit=self._committed,
             on_failure=self._failed,

@@ -18,8 +18,7 @@ from typing import Any
 
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame
-from batonq.log.pieces import frames_of
-from batonq.log.reading import Chain
+from batonq.log.reading import Chain, frames_of
 from batonq.pipeline.events.names import Names, QueueNames, told_by
 from batonq.pipeline.reading.stores import Store
 

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from batonq.client.signing import Signer
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
 from batonq.log.frames import Frame
-from batonq.log.pieces import frames_of
-from batonq.log.reading import Chain
+from batonq.log.reading import Chain, frames_of
 from batonq.pipeline.events.names import Names, QueueNames
 
 if TYPE_CHECKING:

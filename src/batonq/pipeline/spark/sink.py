@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from batonq.client.retrying import Retries
+from batonq.client.retry import Retries
 from batonq.errors import InvalidInput, QueueDoesNotExist
 from batonq.pipeline.spark import options as reading
 from batonq.pipeline.spark.options import CONNECTION, Option

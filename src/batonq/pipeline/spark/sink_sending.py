@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from batonq.client.batches import REQUEST_COUNT_MAX
 from batonq.client.models import Outgoing, Sent
-from batonq.client.retrying import Retries, helps
+from batonq.client.retry import Retries, helps
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist
 from batonq.pipeline.spark.sink_rows import Row
 

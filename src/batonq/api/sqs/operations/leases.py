@@ -27,12 +27,13 @@ from batonq.api.sqs.shapes import (
 )
 from batonq.api.sqs.validate import check_batch
 from batonq.core.commands import Failing
-from batonq.errors import BatonError, LeaseLost, MessageGone
+from batonq.errors import BatonError, LeaseLost, MessageGone, VisibilityTooLong
 from batonq.node.broker import Queue
 
 DONE = Output()
 EXPIRED = "The receipt handle has expired."
 NOT_AVAILABLE = "Message does not exist or is not available for visibility timeout change."
+TOO_LONG = f"Total VisibilityTimeout for the message is beyond the limit [{VISIBILITY_MAX_S} seconds]."
 _NACK_HEADERS = (REASON_HEADER, ERROR_CLASS_HEADER, DEAD_LETTER_HEADER)
 
 
@@ -76,7 +77,7 @@ def change_message_visibility(
         return
     _check_visibility(given.VisibilityTimeout)
     visibility_ms = given.VisibilityTimeout * SECOND_MS
-    service.broker.change_visibility(queue, [receipt], [visibility_ms], _one(receipt, finish))
+    service.broker.change_visibility(queue, [receipt], [visibility_ms], _one(receipt, finish, visibility_ms))
 
 
 def change_message_visibility_batch(
@@ -99,7 +100,7 @@ def change_message_visibility_batch(
             continue
         receipts.append(entry.ReceiptHandle)
         visibilities_ms.append(entry.VisibilityTimeout * SECOND_MS)
-    done = _batch(ids, errors, receipts, finish)
+    done = _batch(ids, errors, receipts, finish, visibilities_ms)
     if receipts:
         service.broker.change_visibility(queue, receipts, visibilities_ms, done)
     else:
@@ -109,19 +110,23 @@ def change_message_visibility_batch(
 Results = Sequence[int | BatonError | None]
 
 
-def _one(receipt: str, finish: Finish) -> Callable[[Results | BatonError], None]:
+def _one(receipt: str, finish: Finish, visibility_ms: int = 0) -> Callable[[Results | BatonError], None]:
     def done(outcome: Results | BatonError) -> None:
         result = outcome if isinstance(outcome, BatonError) else outcome[0]
-        finish(told(result, receipt) if isinstance(result, BatonError) else DONE)
+        finish(told(result, receipt, visibility_ms) if isinstance(result, BatonError) else DONE)
 
     return done
 
 
 def _batch(
-    ids: Sequence[str], errors: list[SqsError | None], receipts: Sequence[str], finish: Finish
+    ids: Sequence[str],
+    errors: list[SqsError | None],
+    receipts: Sequence[str],
+    finish: Finish,
+    visibilities_ms: Sequence[int] = (),
 ) -> Callable[[Results | BatonError], None]:
     """Answers a batch. `errors` holds the errors of entries that were not submitted; `results` covers the remaining
-    entries, in order, which have these receipts.
+    entries, in order, which have these receipts and, if they change the visibility timeout, these new timeouts.
     """
 
     def done(results: Results | BatonError) -> None:
@@ -131,11 +136,11 @@ def _batch(
         if len(receipts) == len(ids) and results.count(None) == len(ids):
             finish(BatchOutput([*map(BatchSuccess, ids)]))
             return
-        answers = iter(zip(results, receipts, strict=True))
+        answers = iter(zip(results, receipts, visibilities_ms or [0] * len(receipts), strict=True))
         for at, error in enumerate(errors):
             if error is None:
-                result, receipt = next(answers)
-                errors[at] = told(result, receipt) if isinstance(result, BatonError) else None
+                result, receipt, visibility_ms = next(answers)
+                errors[at] = told(result, receipt, visibility_ms) if isinstance(result, BatonError) else None
         finish(outcome_of(ids, errors))
 
     return done
@@ -165,10 +170,12 @@ def _failing(call: Call, queue: Queue, delay_s: int) -> Failing:
     return Failing(delay_s * SECOND_MS, reason, error_class, dead_letter)
 
 
-def told(problem: BatonError, receipt: str) -> SqsError:
+def told(problem: BatonError, receipt: str, visibility_ms: int) -> SqsError:
     """Translate an error about a receipt, in the words that clients match on."""
     if isinstance(problem, LeaseLost):
         return invalid(receipt, "ReceiptHandle", EXPIRED)
     if isinstance(problem, MessageGone):
         return invalid(receipt, "ReceiptHandle", NOT_AVAILABLE)
+    if isinstance(problem, VisibilityTooLong):
+        return invalid(visibility_ms // SECOND_MS, "VisibilityTimeout", TOO_LONG)
     return translated(problem)

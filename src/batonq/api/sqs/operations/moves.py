@@ -8,7 +8,7 @@ import binascii
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
-from batonq.api.sqs.errors import RESOURCE_NOT_FOUND, SqsError, invalid_value, missing
+from batonq.api.sqs.errors import QUEUE_DOES_NOT_EXIST, RESOURCE_NOT_FOUND, SqsError, invalid_value, missing
 from batonq.api.sqs.service import Call, Service
 from batonq.api.sqs.shapes import (
     CancelMessageMoveTaskInput,
@@ -19,7 +19,7 @@ from batonq.api.sqs.shapes import (
     StartMessageMoveTaskInput,
     StartMessageMoveTaskOutput,
 )
-from batonq.core.catalog.names import parse_queue_arn
+from batonq.attribute_formats.arns import parse_queue_arn
 from batonq.core.commands import Job
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 from batonq.node.broker import Queue
@@ -27,6 +27,7 @@ from batonq.node.broker import Queue
 RATE_MAX_PER_S = 500
 TASKS_MAX = 10
 BAD_HANDLE = "Value for parameter TaskHandle is invalid."
+FAILURES = {QueueDoesNotExist.code: QUEUE_DOES_NOT_EXIST.code}  # logs of earlier releases have the SQS code itself
 
 
 async def start_message_move_task(
@@ -94,7 +95,7 @@ def _task(service: Service, source: Queue, job: Job) -> MoveTask:
         None if job.default_rate else job.rate_per_s,
         job.moved,
         job.to_move,
-        job.failure or None,
+        FAILURES.get(job.failure, job.failure) or None,
         job.started_ms,
     )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from batonq.api.sqs import permissions
 from batonq.api.sqs.errors import (
     INVALID_ATTRIBUTE_NAME,
+    PURGE_IN_PROGRESS,
     SqsError,
     invalid_value,
     missing,
@@ -34,10 +37,10 @@ from batonq.api.sqs.shapes import (
     TagQueueInput,
     UntagQueueInput,
 )
-from batonq.core.catalog import permissions
 from batonq.core.catalog.attributes import effective, readings
+from batonq.errors import DeadLetterQueueRefused, PurgeInProgress
 from batonq.node.broker import Queue
-from batonq.queue_attributes import ATTRIBUTES, PREFIX
+from batonq.queue_attributes import ATTRIBUTES, DEAD_LETTER_POLICY, PREFIX, in_words_of_sqs
 
 DONE = Output()
 PAGE_MAX = 1_000
@@ -47,9 +50,9 @@ NO_NAME = "Value for parameter QueueName is invalid. Reason: Must specify a queu
 async def create_queue(service: Service, call: Call, given: CreateQueueInput) -> QueueUrlOutput:
     if not given.QueueName:
         raise invalid_value(NO_NAME)
-    queue = await service.broker.create_queue(
-        call.caller.account, given.QueueName, given.Attributes or {}, given.tags or {}
-    )
+    attributes = given.Attributes or {}
+    with _dead_letter_words(attributes):
+        queue = await service.broker.create_queue(call.caller.account, given.QueueName, attributes, given.tags or {})
     return QueueUrlOutput(service.url(call, queue))
 
 
@@ -68,8 +71,24 @@ async def delete_queue(service: Service, call: Call, given: QueueInput) -> Outpu
 
 
 async def purge_queue(service: Service, call: Call, given: QueueInput) -> Output:
-    await service.broker.purge_queue(service.queue(call, given.QueueUrl))
+    queue = service.queue(call, given.QueueUrl)
+    try:
+        await service.broker.purge_queue(queue)
+    except PurgeInProgress:
+        wait_s = service.broker.purge_wait_ms // SECOND_MS
+        text = f"Only one PurgeQueue operation on {queue.name} is allowed every {wait_s} seconds."
+        raise SqsError(PURGE_IN_PROGRESS, text) from None
     return DONE
+
+
+@contextmanager
+def _dead_letter_words(attributes: Mapping[str, str]) -> Iterator[None]:
+    """Report a refused dead-letter queue as an invalid RedrivePolicy."""
+    try:
+        yield
+    except DeadLetterQueueRefused as refusal:
+        policy, reason = attributes[DEAD_LETTER_POLICY], in_words_of_sqs(refusal.message)
+        raise invalid_value(f"Value {policy} for parameter RedrivePolicy is invalid. Reason: {reason}") from None
 
 
 # --- lists ------------------------------------------------------------------------------------
@@ -147,7 +166,8 @@ async def set_queue_attributes(service: Service, call: Call, given: SetQueueAttr
     queue = service.queue(call, given.QueueUrl)
     if not given.Attributes:
         raise missing("Attribute.Name")
-    await service.broker.set_attributes(queue, given.Attributes)
+    with _dead_letter_words(given.Attributes):
+        await service.broker.set_attributes(queue, given.Attributes)
     return DONE
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from nats.js import JetStreamContext
 
 from batonq.errors import BatonError
-from batonq.log.ending import end
+from batonq.log.cancellation import end
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.client import LongClient
-from batonq.log.jetstream.connecting import connect
+from batonq.log.jetstream.login import connect
 
 CONNECT_S = 10.0
 AGAIN_S = 5.0

@@ -11,9 +11,9 @@ import nats.errors
 import pytest
 
 from batonq.log.frames import Frame
-from batonq.log.jetstream import lines
+from batonq.log.jetstream import connections
 from batonq.log.jetstream.address import NatsAddress
-from batonq.log.jetstream.lines import Line, Lines
+from batonq.log.jetstream.connections import Line, Lines
 from batonq.log.jetstream.store import JetStreamStore
 from batonq.log.mirrored import MirroredLog
 from tests.log.conformance import SHARD
@@ -53,7 +53,7 @@ def test_each_server_has_a_straight_way(address: NatsAddress, monkeypatch: pytes
         line = ways.to(far)
         ways.doubt(line)
         assert ways.to(far) is ways.home, "something was not answered there"
-        monkeypatch.setattr(lines, "DOUBTED_S", 0.0)
+        monkeypatch.setattr(connections, "DOUBTED_S", 0.0)
         assert ways.to(far) is line
         ways.doubt(ways.home)
         assert ways.to("") is ways.home, "there is nothing else"

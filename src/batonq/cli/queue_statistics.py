@@ -18,10 +18,10 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.records import ROW_WORDS, Reason, Type
 from batonq.errors import InvalidInput, LogCorrupt, QueueDoesNotExist, Unavailable
 from batonq.log import layout
+from batonq.log.damage_scan import walk
 from batonq.log.disk import Disk, RealDisk
 from batonq.log.frames import Frame
 from batonq.log.reading import Damage
-from batonq.log.walking import walk
 
 MINUTE_MS = 60_000
 _FAILURES = (Reason.NACK, Reason.EXPIRED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from batonq.core.catalog.names import QueueName, parse_queue_arn
+from batonq.attribute_formats.arns import QueueName, parse_queue_arn
 from batonq.errors import InvalidInput
 from batonq.queue_attributes import MAX_RECEIVES_MAX
 
@@ -29,7 +29,7 @@ def parse_json(text: str) -> Any:
         return None
 
 
-def refuse_redrive(text: str, reason: str) -> InvalidInput:
+def _refuse(text: str, reason: str) -> InvalidInput:
     return InvalidInput(f"Value {text} for parameter RedrivePolicy is invalid. Reason: {reason}")
 
 
@@ -42,22 +42,22 @@ def parse_redrive_policy(text: str) -> Redrive:
         )
     for key in reversed(_REDRIVE_KEYS):
         if key not in policy:
-            raise refuse_redrive(text, f"Redrive policy does not contain mandatory attribute: {key}.")
+            raise _refuse(text, f"Redrive policy does not contain mandatory attribute: {key}.")
     if len(policy) > len(_REDRIVE_KEYS):
-        raise refuse_redrive(text, f"Only following attributes are supported: [{', '.join(_REDRIVE_KEYS)}].")
+        raise _refuse(text, f"Only following attributes are supported: [{', '.join(_REDRIVE_KEYS)}].")
     count = _count(policy["maxReceiveCount"])
     if not 1 <= count <= MAX_RECEIVES_MAX:
-        raise refuse_redrive(
+        raise _refuse(
             text,
             f"Invalid value for maxReceiveCount: {policy['maxReceiveCount']}, "
             f"valid values are from 1 to {MAX_RECEIVES_MAX} both inclusive.",
         )
     arn = policy["deadLetterTargetArn"]
     if not isinstance(arn, str) or not arn.startswith("arn:") or arn.count(":") != 5:
-        raise refuse_redrive(text, "Invalid value for deadLetterTargetArn.")
+        raise _refuse(text, "Invalid value for deadLetterTargetArn.")
     target = parse_queue_arn(arn)
     if target is None:
-        raise refuse_redrive(text, "Only SQS queues are valid resources for deadLetterTargetArn.")
+        raise _refuse(text, "Only SQS queues are valid resources for deadLetterTargetArn.")
     return Redrive(target, count)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batonq.client import Nack, Retries
-from batonq.client.retrying import NO_RETRIES, as_retries
+from batonq.client.retry import NO_RETRIES, as_retries
 from batonq.errors import (
     AccessDenied,
     BatonError,

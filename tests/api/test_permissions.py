@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from batonq.core.catalog import permissions
-from batonq.core.catalog.names import QueueName, queue_arn
-from batonq.core.catalog.permissions import check_policy, labels, statement, with_statement, without_statement
+from batonq.api.sqs import permissions
+from batonq.api.sqs.permissions import statement
+from batonq.attribute_formats.access_policy import check_policy, labels, with_statement, without_statement
+from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
 
 OTHER = "111111111111"

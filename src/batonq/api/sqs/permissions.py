@@ -1,27 +1,18 @@
-"""Access policies of queues: the statements of AddPermission, and whether a policy allows an action of another
-account.
-
-Permissions are stored only in the `Policy` attribute. A permission's label is its statement's `Sid`.
-"""
+"""Permissions of other accounts: the statements of AddPermission, and whether a queue's policy allows an action."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from batonq.core.catalog.names import QueueName, is_word
-from batonq.core.catalog.redrive import parse_json
+from batonq.attribute_formats.access_policy import LABEL_LENGTH_MAX, Statement, is_texts, parse_policy
+from batonq.attribute_formats.arns import QueueName
+from batonq.core.catalog.names import ACCOUNT_DIGITS, is_word
 from batonq.core.wildcards import Wildcards
-from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
+from batonq.errors import InvalidInput, OverLimit
 
-STATEMENTS_MAX = 20
 PRINCIPALS_MAX = 50
 ACTIONS_MAX = 7
-LABEL_LENGTH_MAX = 80
-ACCOUNT_DIGITS = 12
-
-Statement = dict[str, Any]
 
 # The actions that AddPermission accepts.
 GRANTABLE = (
@@ -36,42 +27,6 @@ GRANTABLE = (
 # The actions that a policy can allow another account. Every other action is reserved for the queue's owner, whatever
 # the policy says. These are the actions to which SQS applies cross-account permissions.
 OPEN_TO_OTHERS = frozenset({*GRANTABLE[1:], "ListDeadLetterSourceQueues", "PurgeQueue"})
-
-
-def check_policy(text: str) -> None:
-    """Raise InvalidAttributeValue unless `text` is an access policy."""
-    for entry in _parse(text)["Statement"]:
-        if "Resource" in entry and not _is_texts(entry["Resource"]):
-            raise _refuse("The Resource of a statement must be an ARN or a list of ARNs.")
-
-
-def _parse(text: str) -> dict[str, Any]:
-    policy = parse_json(text)
-    if not isinstance(policy, dict):
-        raise _refuse("The policy must be a JSON object.")
-    statements = policy.get("Statement")
-    if isinstance(statements, dict):
-        policy["Statement"] = statements = [statements]
-    if not isinstance(statements, list) or not 1 <= len(statements) <= STATEMENTS_MAX:
-        raise _refuse(f"The policy must have 1 to {STATEMENTS_MAX} statements.")
-    for statement in statements:
-        if not isinstance(statement, dict) or statement.get("Effect") not in ("Allow", "Deny"):
-            raise _refuse("Each statement must be a JSON object with the Effect Allow or Deny.")
-        if not _is_texts(statement.get("Action", statement.get("NotAction"))):
-            raise _refuse("Each statement must have an Action: a string or a list of strings.")
-        principal = statement.get("Principal", statement.get("NotPrincipal"))
-        named = list(principal.values()) if isinstance(principal, dict) else [principal]
-        if not all(map(_is_texts, named)):
-            raise _refuse("Each statement must have a Principal.")
-    return policy
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
-
-
-def _refuse(reason: str) -> InvalidAttributeValue:
-    return InvalidAttributeValue(f"Invalid value for the parameter Policy. Reason: {reason}")
 
 
 def statement(label: str, accounts: Sequence[str], actions: Sequence[str], arn: str) -> Statement:
@@ -112,36 +67,6 @@ def _one_or_many(items: list[str]) -> str | list[str]:
     return items[0] if len(items) == 1 else items
 
 
-def labels(policy: str) -> dict[str, Statement]:
-    """The labelled statements of a (valid or empty) policy."""
-    if not policy:
-        return {}
-    return {entry["Sid"]: entry for entry in _parse(policy)["Statement"] if isinstance(entry.get("Sid"), str)}
-
-
-def with_statement(policy: str, arn: str, label: str, new: Statement) -> str:
-    """The policy with one more statement. Raises InvalidInput if the label exists already."""
-    if label in labels(policy):
-        raise InvalidInput(f"Value {label} for parameter Label is invalid. Reason: Already exists.")
-    empty: dict[str, Any] = {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
-    document = _parse(policy) if policy else empty
-    if len(document["Statement"]) >= STATEMENTS_MAX:
-        raise OverLimit(f"A policy can have at most {STATEMENTS_MAX} statements. Remove one first.")
-    document["Statement"].append({**new, "Sid": label})
-    return json.dumps(document, separators=(",", ":"))
-
-
-def without_statement(policy: str, label: str) -> str:
-    """The policy without one statement; empty if it was the last. Raises InvalidInput for an unknown label."""
-    if label not in labels(policy):
-        raise InvalidInput(
-            f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. Reason: can't find label."
-        )
-    document = _parse(policy)
-    document["Statement"] = [entry for entry in document["Statement"] if entry.get("Sid") != label]
-    return json.dumps(document, separators=(",", ":")) if document["Statement"] else ""
-
-
 def allows(policy: str, account: str, action: str, queue: QueueName) -> bool:
     """Whether the (valid or empty) policy of a queue allows `action`, such as `SendMessage`, to another account.
 
@@ -151,7 +76,7 @@ def allows(policy: str, account: str, action: str, queue: QueueName) -> bool:
     if action not in OPEN_TO_OTHERS:
         return False
     granted = False
-    for entry in _parse(policy)["Statement"] if policy else ():
+    for entry in parse_policy(policy)["Statement"] if policy else ():
         denies = entry["Effect"] == "Deny"
         if (
             not _names_account(entry, account, denies)
@@ -190,7 +115,7 @@ def _names_queue(entry: Mapping[str, Any], queue: QueueName, denies: bool) -> bo
     if "NotResource" in entry:
         return denies
     resource = entry.get("Resource", "*")
-    if not _is_texts(resource):
+    if not is_texts(resource):
         return denies  # stored by a release that did not check the Resource
     return any(_means(arn, queue) for arn in _texts(resource))
 

@@ -14,9 +14,9 @@ from nats.aio.subscription import Subscription
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from batonq.log.backend import Leaderless, Unreachable
-from batonq.log.ending import end, heard
+from batonq.log.cancellation import end, heard
 from batonq.log.jetstream.client import LongClient
-from batonq.log.jetstream.lines import Line
+from batonq.log.jetstream.connections import Line
 
 T = TypeVar("T")
 WRONG_LAST_SEQUENCE = (10071, 10164)
