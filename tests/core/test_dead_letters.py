@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from batonq.core.catalog.names import queue_arn
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage

@@ -22,12 +22,6 @@ MORE = {"SQS", "AWS", "SimpleQueueService", "ReceiptHandle", "MessageGroupId", "
 WORDS = (ATTRIBUTES.keys() | ERRORS | set(OPERATIONS) | MORE) - OWN
 SQS_WORD = re.compile(rf"(?<![\w.])({'|'.join(map(re.escape, sorted(WORDS, key=len, reverse=True)))})(?!\w)")
 
-# Known places, to be removed from this list together with the words.
-KNOWN: dict[str, set[str]] = {
-    "shard/commands/receipts.py": {"VisibilityTimeout"},
-    "shard/moves/transfers.py": {"AWS.SimpleQueueService.NonExistentQueue"},
-}
-
 
 def texts(source: str) -> Iterator[str]:
     """The string literals of a module, without docstrings."""
@@ -52,7 +46,7 @@ def test_the_core_has_no_words_of_sqs() -> None:
     paths = list(CORE.rglob("*.py"))
     assert len(paths) > 30
     found = {path.relative_to(CORE).as_posix(): words_of_sqs(path.read_text()) for path in paths}
-    assert {path: words for path, words in found.items() if words} == KNOWN
+    assert {path: words for path, words in found.items() if words} == {}
 
 
 def test_such_a_word_would_be_found() -> None:

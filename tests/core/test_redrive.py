@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batonq.core.catalog.names import queue_arn
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import message_id
 from batonq.core.limits import STEP_BYTES_MAX
@@ -145,7 +145,7 @@ def test_a_destination_that_is_gone_fails_the_job(bench: Bench) -> None:
     bench.send(DEAD, "a", "b")
     start(bench, destination=99)
     assert bench.shard.step_jobs(bench.now) is None
-    assert (job(bench).state, job(bench).failure) == ("FAILED", "AWS.SimpleQueueService.NonExistentQueue")
+    assert (job(bench).state, job(bench).failure) == ("FAILED", "queue_does_not_exist")
     assert [view.state for view in bench.messages(DEAD)] == [State.VISIBLE] * 2
 
 

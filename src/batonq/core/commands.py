@@ -411,7 +411,7 @@ class Job:
     started_ms: int
     to_move: int  # number of messages at the start
     moved: int = 0
-    failure: str = ""  # SQS error code
+    failure: str = ""  # code of a BatonError
     through_sequence: int = 0  # messages up to this sequence are moved
     destination_arn: str = ""  # as the user gave it; not interpreted here
     only_dead: bool = False  # the source is not a dead-letter queue, so only its DEAD messages are moved

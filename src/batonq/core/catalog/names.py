@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from batonq.attribute_formats.arns import queue_arn as queue_arn
 from batonq.errors import InvalidInput
 
 NAME_LENGTH_MAX = 80

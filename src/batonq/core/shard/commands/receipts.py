@@ -16,7 +16,7 @@ from batonq.core.shard.moves.returns import Returns
 from batonq.core.shard.state.columns import as_run, counted, joined
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.errors import BatonError, InvalidInput
+from batonq.errors import BatonError, InvalidInput, VisibilityTooLong
 
 VISIBILITY_MAX_MS = 43_200_000
 REASON_CHARACTERS_MAX = 500
@@ -180,9 +180,9 @@ class ReceiptCommands:
                 if not visibility_ms:
                     self.returns.end_lease(slot, now, now, Reason.RELEASED)
                 elif until > began + VISIBILITY_MAX_MS:
-                    result = InvalidInput(
-                        f"Value {visibility_ms // 1000} for parameter VisibilityTimeout is invalid. Reason: Total "
-                        "VisibilityTimeout for the message is beyond the limit [43200 seconds]."
+                    result = VisibilityTooLong(
+                        f"{visibility_ms // 1000} more seconds would keep the message in flight for longer than "
+                        f"{VISIBILITY_MAX_MS // 1000} seconds since it was received."
                     )
                 else:
                     flags = int(LeaseFlag.ATTEMPT) if by_attempt else 0

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from batonq.core.catalog.names import queue_arn
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
@@ -21,12 +21,12 @@ from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.spread import parse
-from batonq.errors import LogCorrupt
+from batonq.errors import LogCorrupt, QueueDoesNotExist
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
 JOB_BACKOFF_MAX_MS = 60_000
-NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
+NO_QUEUE = QueueDoesNotExist.code
 _DELAYED, _VISIBLE, _OWED, _DEAD = map(int, (State.DELAYED, State.VISIBLE, State.OWED, State.DEAD))
 
 
