@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from bench import bodies
-from bench.clients import BenchError, Flow, drive, drive_one
+from bench.clients import BenchError, Flow, Place, drive, drive_one
 from bench.flows import Prepared, Tally, Work, consume_flow, greeted, send_flow
 from bench.lab import Lab
 from bench.machine import CpuTimes
@@ -84,13 +84,14 @@ class Context:
         return samples
 
 
-def run_flows(work: Work, make: Callable[[], Flow], connections: int) -> float:
-    """The same flow on each connection. Returns the elapsed seconds."""
+def run_flows(work: Work, make: Callable[[], Flow], connections: int, place: Place | None = None) -> float:
+    """The same flow on each connection, to `place` or to the work's port. Returns the elapsed seconds."""
+    place = work.port if place is None else place
     hello = getattr(work, "hello", None)
     flows = [make() if hello is None else greeted(hello, make()) for _ in range(connections)]
     if connections == 1:
-        return drive_one(work.port, work.complete, flows[0])
-    return drive(work.port, work.complete, flows)
+        return drive_one(place, work.complete, flows[0])
+    return drive(place, work.complete, flows)
 
 
 class Metered(Protocol):
