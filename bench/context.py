@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from bench import bodies
@@ -34,7 +34,7 @@ class Context:
     quick: bool
     rounds: int
     on_cluster: bool = False  # scenarios run on a cluster
-    deep: Any = None  # a server with a deep backlog, used by several sections (see sections/backlog.py)
+    deep: dict[str, Any] = field(default_factory=dict)  # by build: a deep backlog, see sections/backlog.py
     deep_users: int = 0  # how many sections still need it
     _lab: Lab | None = None
 
@@ -50,11 +50,12 @@ class Context:
             self._lab.close()
 
     def release_deep(self) -> None:
-        """One section less needs the deep backlog; the last one discards it."""
+        """One section less needs the deep backlogs; the last one discards them."""
         self.deep_users -= 1
-        if self.deep_users <= 0 and self.deep is not None:
-            self.deep.server.discard()
-            self.deep = None
+        if self.deep_users <= 0:
+            for filled in self.deep.values():
+                filled.server.discard()
+            self.deep.clear()
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full

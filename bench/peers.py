@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
     parser.add_argument("--results", type=Path, default=Path("bench/results/peers"), help="where results are written")
     options = parser.parse_args()
-    texts = bodies.texts(500)
+    texts = bodies.documents(500)
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(Servers(options.data))
         report = Report({"rounds": options.rounds, "file system": machine.filesystem_type(options.data)})

@@ -1,7 +1,7 @@
 """Connections to a chosen process of a server with several.
 
-All processes listen on one port, and the kernel gives each new connection to one of them. So a client connects until the
-right process answers.
+All processes listen on one port, and the kernel gives each new connection to one of them. The client therefore connects
+until the right process answers.
 """
 
 from __future__ import annotations

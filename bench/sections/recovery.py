@@ -106,22 +106,33 @@ def _restart(server: Server, url: str, messages: int) -> Sample:
 def recovery(context: Context) -> None:
     """Kill a server with a million live messages; start it with its snapshots removed, then with one."""
     messages = context.size(1_000_000, 100_000)
-    server = context.servers.baton()
-    work = server.work()
-    assert isinstance(work, sqs.SqsQueue)
-    sent, _ = send_all(work, supply(work, bodies.texts(200), messages), _CONNECTIONS)
-    server.stop(signal.SIGKILL)
-    samples: dict[str, list[Sample]] = {"no snapshot": [], "snapshot": []}
+    queues = {build: _killed(context, build, messages) for build in context.servers.builds}
+    samples: dict[str, list[Sample]] = {}
     for _ in range(1 if context.quick else 3):
-        for snapshot in (server.directory / "data").glob("*/snapshots/*"):
-            snapshot.unlink()
-        samples["no snapshot"].append(_restart(server, work.url, sent))
-        server.stop()  # an orderly stop leaves a snapshot
-        samples["snapshot"].append(_restart(server, work.url, sent))
-        server.stop(signal.SIGKILL)
-    server.discard()
+        for build, (server, url) in queues.items():
+            suffix = ", before" if build == "before" else ""
+            for snapshot in (server.directory / "data").glob("*/snapshots/*"):
+                snapshot.unlink()
+            samples.setdefault("no snapshot" + suffix, []).append(_restart(server, url, messages))
+            server.stop()  # an orderly stop leaves a snapshot
+            samples.setdefault("snapshot" + suffix, []).append(_restart(server, url, messages))
+            server.stop(signal.SIGKILL)
+    for server, _ in queues.values():
+        server.discard()
     report = context.report
-    table = report.table("recovery", f"{sent:,} live messages of 1 KiB", samples, "recovery s")
-    for kind in samples:
+    table = report.table("recovery", f"{messages:,} live messages of 1 KiB", samples, "recovery s")
+    for kind in ("no snapshot", "snapshot"):
         text = f"recovery, {kind}, ÷ reading and checksumming {table.median(kind, 'to read MB'):.0f} MB"
         report.bar("recovery", text, table.median(kind, "recovery ÷ read"), 3, at_least=False)
+        if len(queues) > 1:
+            report.no_worse("recovery", f"recovery, {kind}", table.ratio(kind, f"{kind}, before", "recovery s"))
+
+
+def _killed(context: Context, build: str, messages: int) -> tuple[Server, str]:
+    """A server that was killed with this many messages in a queue, and the queue's URL."""
+    server = context.servers.baton(build=build)
+    work = server.work()
+    assert isinstance(work, sqs.SqsQueue)
+    send_all(work, supply(work, bodies.documents(200), messages), _CONNECTIONS)
+    server.stop(signal.SIGKILL)
+    return server, work.url
