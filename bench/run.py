@@ -101,7 +101,13 @@ def main() -> None:
     rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
     with Servers(options.data, options.against) as servers:
         disk = machine.filesystem_type(options.data)
-        settings = {"sections": names, "quick": options.quick, "rounds": rounds, "file system": disk}
+        settings = {
+            "sections": names,
+            "quick": options.quick,
+            "rounds": rounds,
+            "file system": disk,
+            "against": options.against,
+        }
         report = Report(settings)
         facts = machine.describe()
         print(f"{facts['processors']} processors ({facts['processor']}), Linux {facts['kernel']}, data on {disk}")

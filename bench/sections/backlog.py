@@ -147,7 +147,7 @@ def memory(context: Context) -> None:
 
 
 def _judge_memory(context: Context, filled: dict[str, Filled], what: str, limit: float) -> None:
-    text = f"resident bytes a message, {what}"
+    text = f"resident bytes per message, {what}"
     samples = {build: [{"bytes/message": each.bytes_a_message}] for build, each in filled.items()}
     table = context.report.table("memory", text, samples, "bytes/message")
     context.report.bar("memory", text, filled["Baton"].bytes_a_message, limit, at_least=False)

@@ -119,7 +119,7 @@ def _kinds() -> list[Kind]:
     ]
 
 
-def _contestants(servers: Servers) -> list[Contestant]:
+def contestants_of(servers: Servers) -> list[Contestant]:
     """Every kind with this code, each followed by the same kind with the other revision, if one is named."""
     running: dict[tuple[str, str], Server] = {}
     for build in servers.builds:
@@ -137,7 +137,7 @@ def _contestants(servers: Servers) -> list[Contestant]:
 _numbers = itertools.count(1, 10_000_000)
 
 
-def _measure(contestant: Contestant, messages: int, connections: int) -> Sample:
+def measure(contestant: Contestant, messages: int, connections: int) -> Sample:
     server, queue = contestant.server, contestant.queue()
     batches = iter(list(contestant.supply(queue, messages, next(_numbers))))
     place = contestant.place(queue, connections)
@@ -174,12 +174,12 @@ def _consume(contestant: Contestant, queue: SqsQueue, tally: Tally) -> Flow:
 
 def kinds(context: Context) -> None:
     """All kinds, on 16 connections and on one."""
-    contestants = _contestants(context.servers)
+    contestants = contestants_of(context.servers)
     for connections, full, quick in ((16, 20_000, 4_000), (1, 6_000, 2_000)):
         messages = context.size(full, quick)
         samples = context.interleave(
             contestants,
-            lambda contestant, n=messages, c=connections: _measure(contestant, n, c),  # type: ignore[misc]
+            lambda contestant, n=messages, c=connections: measure(contestant, n, c),  # type: ignore[misc]
         )
         where = f"{connections} connection{'s' if connections > 1 else ''}"
         table = context.report.table("kinds", f"batches of 10 × 1 KiB, {where}", samples, LIFE)

@@ -63,7 +63,7 @@ def life(context: Context) -> None:
         ratio = table.ratio("Baton", "Redis", "messages/s")
         report.bar("life", f"whole life over {where}, Baton ÷ Redis", ratio, bar, at_least=True)
         cpu = table.ratio("Baton", "floor", "server µs/message")
-        report.bar("life", f"server CPU a message over {where}, Baton ÷ floor", cpu, 1.3, at_least=False)
+        report.bar("life", f"server CPU per message over {where}, Baton ÷ floor", cpu, 1.3, at_least=False)
         beside = table.ratio("Redis", "floor", "server µs/message")
         report.note(f"beside it: Redis's server CPU is {beside:.2f} of the floor's")
         _no_worse(context, table, f"whole life over {where}")
@@ -97,9 +97,9 @@ def rest(context: Context) -> None:
     ratio = table.ratio("Baton", "Redis", "messages/s")
     context.report.bar("rest", "whole life by batches of 500, Baton ÷ Redis", ratio, 1.6, at_least=True)
     cpu = table.ratio("Baton", "Redis", "server µs/message")
-    context.report.bar("rest", "server CPU a message by batches of 500, Baton ÷ Redis", cpu, 0.6, at_least=False)
+    context.report.bar("rest", "server CPU per message by batches of 500, Baton ÷ Redis", cpu, 0.6, at_least=False)
     own = table.median("Baton", "server µs/message")
-    context.report.bar("rest", "server CPU a message by batches of 500, µs", own, 15.0, at_least=False)
+    context.report.bar("rest", "server CPU per message by batches of 500, µs", own, 15.0, at_least=False)
     _no_worse(context, table, f"REST by batches of {batch}")
 
 
