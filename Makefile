@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench campaign tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-peers bench-pipeline campaign sim fuzz sync example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-figures bench-peers bench-pipeline campaign sim fuzz sync example docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -83,6 +83,12 @@ bench-cluster: $(VENV)/cluster.stamp ## A cluster beside its raw log, and the st
 
 bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ and NATS if installed (ARGS are passed on)
 	@$(BIN)/python -m bench.peers $(ARGS)
+
+bench-figures: $(VENV)/spark.stamp ## Measure, and write the figures into docs/explanation/performance.md (ARGS are passed to the first two runs)
+	@$(BIN)/python -m bench --results bench/results/broker $(ARGS)
+	@$(BIN)/python -m bench kinds --results bench/results/kinds $(ARGS)
+	@$(BIN)/python -m bench.peers
+	@$(BIN)/python -m bench.figures bench/results/broker bench/results/kinds bench/results/peers
 
 sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7, of a cluster: make sim SEED=7 CLUSTER=1
 	@$(BIN)/python -m sim --seed $(or $(SEED),1) $(if $(CLUSTER),--cluster) $(ARGS)

@@ -1,13 +1,15 @@
-"""Message bodies: plain text of a given size, and a realistic mix of sizes."""
+"""Message bodies: JSON documents, plain and UTF-8 text, and a realistic mix of sizes."""
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import string
 
 KIB = 1024
 _LETTERS = string.ascii_letters + string.digits + " .,-"
+_UTF8_LETTERS = "abcdefghijklmnopqrstuvwxyz äöüßéèñçøåЖдяλπ中文字符"
 _MEDIAN_BYTES = 2 * KIB
 _SIGMA = 1.26  # so that nineteen of twenty are under 16 KiB
 _LARGEST_BYTES = 256 * KIB
@@ -20,6 +22,27 @@ def text(size: int, seed: int = 0) -> str:
 
 def texts(count: int, size: int = KIB) -> list[str]:
     return [text(size, seed) for seed in range(count)]
+
+
+def documents(count: int, size: int = KIB) -> list[str]:
+    """JSON documents of about this size, as services send them to each other."""
+    return [_document(size, seed) for seed in range(count)]
+
+
+def _document(size: int, seed: int) -> str:
+    dice = random.Random(seed)
+    items = [
+        {"sku": f"SKU-{dice.randrange(10**6):06d}", "quantity": dice.randrange(1, 9), "price": dice.random() * 100}
+        for _ in range(9)
+    ]
+    order = {"type": "order.created", "orderId": f"{dice.randrange(10**12):012d}", "items": items, "note": ""}
+    order["note"] = text(size, seed)[: max(0, size - len(json.dumps(order)))]
+    return json.dumps(order)
+
+
+def utf8_texts(count: int, size: int = KIB) -> list[str]:
+    """Text of about this many bytes, two fifths of the characters outside ASCII."""
+    return ["".join(random.Random(seed).choices(_UTF8_LETTERS, k=size * 2 // 3)) for seed in range(count)]
 
 
 def mixed(count: int) -> list[str]:

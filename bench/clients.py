@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 Request = tuple[bytes, int]  # the bytes to send, and the number of expected responses
 Flow = Generator[Request, bytes, None]
 Complete = Callable[[bytes, int], bool]  # whether this is a whole response
+Place = int | str | Callable[[], socket.socket]  # a local port, a Unix socket, or a function that connects
 
 _RECEIVE_BYTES = 1 << 16
 STALL_S = 60
@@ -25,13 +26,14 @@ class BenchError(Exception):
     """A contestant returned a response that is not valid for the work."""
 
 
-def connect(port: int | str) -> socket.socket:
-    """A connection to a local port or Unix socket."""
-    if isinstance(port, str):
+def connect(place: Place) -> socket.socket:
+    if callable(place):
+        return place()
+    if isinstance(place, str):
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(port)
+        connection.connect(place)
         return connection
-    connection = socket.create_connection(("127.0.0.1", port))
+    connection = socket.create_connection(("127.0.0.1", place))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
@@ -60,9 +62,9 @@ def exchange(connection: socket.socket, complete: Complete, request: bytes, answ
     return data
 
 
-def drive_one(port: int | str, complete: Complete, flow: Flow) -> float:
+def drive_one(place: Place, complete: Complete, flow: Flow) -> float:
     """Run one flow on a blocking socket. Returns the elapsed seconds."""
-    with connect(port) as connection:
+    with connect(place) as connection:
         connection.settimeout(STALL_S)
         gc.disable()
         started = time.perf_counter()
@@ -77,17 +79,17 @@ def drive_one(port: int | str, complete: Complete, flow: Flow) -> float:
             gc.enable()
 
 
-def drive(port: int | str, complete: Complete, flows: Iterable[Flow]) -> float:
+def drive(place: Place, complete: Complete, flows: Iterable[Flow]) -> float:
     """Run each flow on its own connection, all on this thread. Returns the seconds until the last one ended."""
-    return drive_several([(port, flow) for flow in flows], complete)
+    return drive_several([(place, flow) for flow in flows], complete)
 
 
-def drive_several(flows: Iterable[tuple[int | str, Flow]], complete: Complete) -> float:
-    """The same with flows to different ports."""
+def drive_several(flows: Iterable[tuple[Place, Flow]], complete: Complete) -> float:
+    """The same with flows to different places."""
     poll = select.epoll()
     connections: dict[int, _Connection] = {}
-    for port, flow in flows:
-        connection = _Connection(connect(port), flow)
+    for place, flow in flows:
+        connection = _Connection(connect(place), flow)
         connection.socket.setblocking(False)
         connections[connection.socket.fileno()] = connection
         poll.register(connection.socket, select.EPOLLIN)

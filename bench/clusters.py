@@ -22,6 +22,14 @@ _NAME = re.compile(r"(?:/(nats\d+)\.conf|--node (n\d+)) ")
 _LISTEN = re.compile(r"^listen: (\S+)$", re.MULTILINE)
 
 
+def ask_status(connection: http.client.HTTPConnection) -> dict[str, Any]:
+    """What the node or process at the other end of a connection knows about the shards and their owners."""
+    headers = {"Content-Type": "application/msgpack"}
+    connection.request("POST", "/internal/node/status", msgspec.msgpack.encode(None), headers)
+    told: dict[str, Any] = msgspec.msgpack.decode(connection.getresponse().read())
+    return told
+
+
 class Cluster:
     """Three nodes on adjacent ports and three NATS servers, all children of one process."""
 
@@ -52,12 +60,9 @@ class Cluster:
     def status(self, port: int) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
-            headers = {"Content-Type": "application/msgpack"}
-            connection.request("POST", "/internal/node/status", msgspec.msgpack.encode(None), headers)
-            told: dict[str, Any] = msgspec.msgpack.decode(connection.getresponse().read())
+            return ask_status(connection)
         finally:
             connection.close()
-        return told
 
     def owners(self) -> dict[str, int]:
         """The port of the node that owns the first shard of each queue."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from bench import bodies
-from bench.clients import BenchError, Flow, drive, drive_one
+from bench.clients import BenchError, Flow, Place, drive, drive_one
 from bench.flows import Prepared, Tally, Work, consume_flow, greeted, send_flow
 from bench.lab import Lab
 from bench.machine import CpuTimes
@@ -34,7 +34,7 @@ class Context:
     quick: bool
     rounds: int
     on_cluster: bool = False  # scenarios run on a cluster
-    deep: Any = None  # a server with a deep backlog, used by several sections (see sections/backlog.py)
+    deep: dict[str, Any] = field(default_factory=dict)  # by build: a deep backlog, see sections/backlog.py
     deep_users: int = 0  # how many sections still need it
     _lab: Lab | None = None
 
@@ -50,11 +50,12 @@ class Context:
             self._lab.close()
 
     def release_deep(self) -> None:
-        """One section less needs the deep backlog; the last one discards it."""
+        """One section less needs the deep backlogs; the last one discards them."""
         self.deep_users -= 1
-        if self.deep_users <= 0 and self.deep is not None:
-            self.deep.server.discard()
-            self.deep = None
+        if self.deep_users <= 0:
+            for filled in self.deep.values():
+                filled.server.discard()
+            self.deep.clear()
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -84,13 +85,14 @@ class Context:
         return samples
 
 
-def run_flows(work: Work, make: Callable[[], Flow], connections: int) -> float:
-    """The same flow on each connection. Returns the elapsed seconds."""
+def run_flows(work: Work, make: Callable[[], Flow], connections: int, place: Place | None = None) -> float:
+    """The same flow on each connection, to `place` or to the work's port. Returns the elapsed seconds."""
+    place = work.port if place is None else place
     hello = getattr(work, "hello", None)
     flows = [make() if hello is None else greeted(hello, make()) for _ in range(connections)]
     if connections == 1:
-        return drive_one(work.port, work.complete, flows[0])
-    return drive(work.port, work.complete, flows)
+        return drive_one(place, work.complete, flows[0])
+    return drive(place, work.complete, flows)
 
 
 class Metered(Protocol):

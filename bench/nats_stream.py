@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,9 @@ HELLO: Request = (
 
 
 def installed() -> str | None:
-    return shutil.which("nats-server")
+    """The server of the development requirements, or one on the PATH."""
+    beside = shutil.which("nats-server", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("nats-server")
 
 
 def server_command(port: int, directory: Path) -> list[str]:

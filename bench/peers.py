@@ -1,4 +1,4 @@
-"""Compares Baton with other durable queues on this machine, at their batch sizes: table, JSON and plot for the docs.
+"""Compares Baton with other durable queues on this machine, at their batch sizes. The bodies are JSON documents.
 
     python -m bench.peers [--rounds N] [--quick]
 
@@ -21,17 +21,17 @@ from bench.clients import BenchError
 from bench.context import Context
 from bench.flows import Work
 from bench.postgres import PostgresServer
-from bench.report import Report, Sample, Table
+from bench.report import Report, Sample
 from bench.sections.throughput import life_of
 from bench.servers import Servers
 
 SETTINGS = {
-    "Baton SQS": "fdatasync before each answer, one for all requests that came meanwhile",
+    "Baton SQS": "fdatasync before each answer, one for all requests that arrived in the meantime",
     "Baton REST": "the same; MessagePack",
     "Redis streams": "appendonly, appendfsync always",
     "RabbitMQ": "quorum queue of one member, publisher confirms; acknowledgements are not confirmed",
     "NATS JetStream": "work queue on files, sync_interval: always; acknowledgements are answered",
-    "PostgreSQL": "defaults: fsync and synchronous_commit on; table, UPDATE … SKIP LOCKED; a socket in the file system",
+    "PostgreSQL": "defaults: fsync and synchronous_commit on; table, UPDATE … SKIP LOCKED; Unix socket",
 }
 _BATCHES = ((10, 1), (10, 16), (500, 1))  # messages per batch, connections
 
@@ -84,23 +84,6 @@ def _installed(servers: Servers, report: Report) -> list[Peer]:
     return found
 
 
-def markdown(tables: list[Table]) -> str:
-    """The medians as Markdown for the docs."""
-    lines = [
-        "| life of a message of 1 KiB | contestant | messages/s | server CPU, µs a message | beside Redis |",
-        "|---|---|---|---|---|",
-    ]
-    for table in tables:
-        for name in table.samples:
-            rate, cpu = (table.median(name, figure) for figure in ("messages/s", "server µs/message"))
-            ratio = table.ratio(name, "Redis streams", "messages/s")
-            lines.append(f"| {table.title} | {name} | {rate:,.0f} | {cpu:.1f} | {ratio:.2f} |")
-    lines += ["", "| contestant | how it is durable |", "|---|---|"]
-    shown = {name for table in tables for name in table.samples}
-    lines += [f"| {name} | {setting} |" for name, setting in SETTINGS.items() if name in shown]
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Baton beside other durable queues, here and now.")
     parser.add_argument("--quick", action="store_true", help="smaller work; figures are rougher")
@@ -108,10 +91,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
     parser.add_argument("--results", type=Path, default=Path("bench/results/peers"), help="where results are written")
     options = parser.parse_args()
-    texts = bodies.texts(500)
+    texts = bodies.documents(500)
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(Servers(options.data))
-        report = Report({"rounds": options.rounds, "file system": machine.filesystem_type(options.data)})
+        disk = machine.filesystem_type(options.data)
+        report = Report({"quick": options.quick, "rounds": options.rounds, "file system": disk})
         context = Context(servers, report, options.quick, options.rounds)
         peers = _peers(servers, stack, report)
         for batch, connections in _BATCHES:
@@ -127,9 +111,6 @@ def main() -> None:
         for peer in peers:
             report.note(f"{peer.name}: {SETTINGS[peer.name]}")
         report.finish(options.results)
-        page = options.results / "peers.md"
-        page.write_text(markdown(report.tables))
-        print(f"written: {page}")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,18 @@ from __future__ import annotations
 from xml.sax.saxutils import escape
 
 _WIDTH = 900
-_LABEL = 110
+_LABEL_MIN = 110
+_LETTER = 6.5  # the usual width of one
 _SCALE = 560
 _LINE = 20
-_COLOURS = {"Baton": "#1f6f8b", "floor": "#b8b8b8", "Redis": "#c0504d"}
+_COLOURS = {
+    "Baton SQS": "#1f6f8b",
+    "Baton REST": "#3f9ab5",
+    "JSON": "#1f6f8b",
+    "Baton": "#1f6f8b",
+    "floor": "#b8b8b8",
+    "Redis": "#c0504d",
+}
 _OTHER_COLOUR = "#8a9a5b"
 _GOOD_COLOUR = "#3c8d5a"
 _BAD_COLOUR = "#c77f1a"
@@ -28,16 +36,18 @@ def _box(x: float, y: float, width: float, colour: str) -> str:
 def draw(groups: list[Group], bars: list[BarLine]) -> str:
     """Each comparison as horizontal bars on its own scale, then each target with its limit as a line."""
     parts: list[str] = []
+    longest = max((len(name) for _, values in groups for name in values), default=0)
+    left = max(_LABEL_MIN, 18 + _LETTER * longest)
     y = 10
     for title, values in groups:
         y += _LINE + 8
         parts.append(_text(10, y - 6, title, weight="bold"))
         largest = max([*values.values(), 1e-9])
         for name, value in values.items():
-            parts.append(_text(_LABEL - 8, y + 11, name, anchor="end"))
+            parts.append(_text(left - 8, y + 11, name, anchor="end"))
             width = _SCALE * value / largest
-            parts.append(_box(_LABEL, y, width, _COLOURS.get(name, _OTHER_COLOUR)))
-            parts.append(_text(_LABEL + width + 6, y + 11, f"{value:,.1f}"))
+            parts.append(_box(left, y, width, _COLOURS.get(name, _OTHER_COLOUR)))
+            parts.append(_text(left + width + 6, y + 11, f"{value:,.1f}"))
             y += _LINE
     if bars:
         y += _LINE + 8
@@ -47,8 +57,8 @@ def draw(groups: list[Group], bars: list[BarLine]) -> str:
         width = _SCALE / 3 * relative
         parts.append(_text(10, y + 11, f"{text}: {value:.3g} ({'≥' if at_least else '≤'} {limit:g})"))
         y += _LINE
-        parts.append(_box(_LABEL, y, width, _GOOD_COLOUR if passed else _BAD_COLOUR))
-        line_x = _LABEL + _SCALE / 3
+        parts.append(_box(left, y, width, _GOOD_COLOUR if passed else _BAD_COLOUR))
+        line_x = left + _SCALE / 3
         parts.append(f'<line x1="{line_x:.0f}" x2="{line_x:.0f}" y1="{y - 2}" y2="{y + _LINE - 4}" stroke="#222"/>')
         y += _LINE + 2
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y + 20}" font-family="sans-serif"'

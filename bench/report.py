@@ -11,6 +11,7 @@ from typing import Any
 from bench import machine
 from bench.plot import draw
 
+NO_WORSE_MAX = 1.05  # what differs by less is noise
 Sample = dict[str, float]  # one round of one contestant: figures by name, units last
 
 
@@ -77,6 +78,10 @@ class Report:
         bar = Bar(section, text, value, limit, at_least)
         self.bars.append(bar)
         print(bar.line(), flush=True)
+
+    def no_worse(self, section: str, text: str, ratio: float) -> None:
+        """A target for the ratio of two builds' costs."""
+        self.bar(section, f"{text}, this code ÷ before", ratio, NO_WORSE_MAX, at_least=False)
 
     def note(self, text: str) -> None:
         self.notes.append(text)

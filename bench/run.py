@@ -2,7 +2,7 @@
 
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
 python -m bench.run processes replicated database cluster [--quick] [--rounds N]
-python -m bench.run before kinds --against REV [--quick] [--rounds N]
+python -m bench.run kinds [--against REV] [--quick] [--rounds N]
 python -m bench.run scenarios [--cluster] [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
@@ -61,7 +61,7 @@ CLUSTER: dict[str, Callable[[Context], None]] = {
     "cluster": cluster.cluster,
     "scenarios": scenarios.scenarios,
 }
-COMPARED: dict[str, Callable[[Context], None]] = {"before": throughput.before, "kinds": kinds.kinds}
+KINDS: dict[str, Callable[[Context], None]] = {"kinds": kinds.kinds}
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,
     "ingest": ingest.ingest,
@@ -69,7 +69,8 @@ PIPELINE: dict[str, Callable[[Context], None]] = {
     "audit": tables.audit,
     "growth": growth.growth,
 }
-SECTIONS = BROKER | CLUSTER | PIPELINE | COMPARED
+SECTIONS = BROKER | CLUSTER | PIPELINE | KINDS
+AGAINST = ("kinds", "life", "rest", "single", "backlog", "memory", "idle", "recovery")
 _ROUNDS = 7
 _QUICK_ROUNDS = 3
 
@@ -82,7 +83,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="smaller work and fewer rounds; figures are rougher")
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each comparison (default {_ROUNDS})")
     parser.add_argument(
-        "--against", default="", metavar="REV", help="the revision that `before` and `kinds` compare with"
+        "--against", default="", metavar="REV", help=f"compare with this revision, in the sections {', '.join(AGAINST)}"
     )
     parser.add_argument("--cluster", action="store_true", help="scenarios run on a cluster of three nodes")
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
@@ -100,7 +101,13 @@ def main() -> None:
     rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
     with Servers(options.data, options.against) as servers:
         disk = machine.filesystem_type(options.data)
-        settings = {"sections": names, "quick": options.quick, "rounds": rounds, "file system": disk}
+        settings = {
+            "sections": names,
+            "quick": options.quick,
+            "rounds": rounds,
+            "file system": disk,
+            "against": options.against,
+        }
         report = Report(settings)
         facts = machine.describe()
         print(f"{facts['processors']} processors ({facts['processor']}), Linux {facts['kernel']}, data on {disk}")

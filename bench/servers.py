@@ -23,6 +23,7 @@ from bench.clients import BenchError
 from bench.flows import Work
 from bench.redis_streams import RedisStream
 from bench.rest import RestQueue
+from bench.signing import Signer
 from bench.sqs import SqsQueue
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -88,6 +89,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._queues = 0
         self.port = 0
+        self._signer: Signer | None = None
 
     @property
     def pid(self) -> int:
@@ -97,11 +99,14 @@ class Server:
     def start(self) -> float:
         """Start it, and wait until it is ready. Returns the elapsed seconds."""
         self.port = free_port(self._ports)
-        environment = os.environ | {"PYTHONPATH": f"{self._source}:{_ROOT}"}
         errors = (self.directory.parent / f"{self.directory.name}.stderr").open("ab")
         started = time.perf_counter()
         self._process = subprocess.Popen(
-            self._command(self.port), cwd=self.directory, env=environment, stdout=subprocess.DEVNULL, stderr=errors
+            self._command(self.port),
+            cwd=self.directory,
+            env=self._environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
         )
         errors.close()
         while not self._ready(self.port):
@@ -111,6 +116,18 @@ class Server:
                 raise BenchError(f"{self.name} was not ready after {_START_S} s")
             time.sleep(0.002)
         return time.perf_counter() - started
+
+    def _environment(self) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": f"{self._source}:{_ROOT}"}
+
+    def sign_requests(self) -> None:
+        """Create a key on this server (Baton's, secured), and sign all requests to its queues with it."""
+        create = [sys.executable, "-m", "batonq.cli.main", "keys", "create", "--data", str(self.directory / "data")]
+        made = subprocess.run(create, env=self._environment(), capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise BenchError(f"no key was created: {made.stderr.strip()}")
+        key = dict(line.split("=", 1) for line in made.stdout.splitlines())
+        self._signer = Signer(key["AWS_ACCESS_KEY_ID"], key["AWS_SECRET_ACCESS_KEY"])
 
     def last_words(self) -> str:
         path = self.directory.parent / f"{self.directory.name}.stderr"
@@ -152,15 +169,16 @@ class Server:
         name = f"bench-{self._queues}"
         if self.name == "Redis":
             return RedisStream(self.port, name)
-        return SqsQueue(self.port, name + ".fifo" if fifo else name, fifo=fifo)
+        return SqsQueue(self.port, name + ".fifo" if fifo else name, fifo=fifo, signer=self._signer)
 
 
 class Servers:
     """Starts contestants under one directory, and stops those that still run at the end."""
 
     def __init__(self, directory: Path, before: str = "") -> None:
-        """`before` is the revision of the contestant "before"."""
+        """`before` is the revision of the build "before"."""
         self._before = before
+        self.builds = ("Baton", "before") if before else ("Baton",)
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=directory.resolve()))
         self._started: list[Server] = []
@@ -189,24 +207,32 @@ class Servers:
         server.start()
         return server
 
-    def baton(self, *options: str, name: str = "Baton", source: Path = _ROOT / "src") -> Server:
+    def baton(self, *options: str, build: str = "Baton") -> Server:
+        """A fresh server of this code, or of another revision (`build="before"`) with the packages installed now."""
+
         def command(port: int, directory: Path) -> list[str]:
             serve = [sys.executable, "-m", "batonq.cli.main", "serve", "--port", str(port)]
             return [*serve, "--data", str(directory / "data"), *options]
 
-        return self.start(name, command, answers_readyz, source=source)
+        return self.start(build, command, answers_readyz, source=self._source(build))
 
     def before(self) -> Server:
-        """Baton at another revision, with the currently installed packages."""
+        return self.baton(build="before")
+
+    def _source(self, build: str) -> Path:
+        if build == "Baton":
+            return _ROOT / "src"
         if not self._before:
             raise BenchError("name the revision to compare with: --against REV")
         source = self.directory / "before"
+        if source.exists():
+            return source / "src"
         archive = subprocess.run(["git", "archive", self._before, "src"], cwd=_ROOT, capture_output=True, check=False)
         if archive.returncode:
             raise BenchError(f"git has no src at {self._before}: {archive.stderr.decode(errors='replace').strip()}")
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
             packed.extractall(source, filter="data")
-        return self.baton(name="before", source=source / "src")
+        return source / "src"
 
     def floor(self, *options: str) -> Server:
         def command(port: int, directory: Path) -> list[str]:
@@ -216,11 +242,6 @@ class Servers:
 
     def redis(self) -> Server:
         return self.start("Redis", redis_streams.server_command, redis_streams.is_ready)
-
-    @property
-    def has_before(self) -> bool:
-        """Whether another revision was named."""
-        return bool(self._before)
 
     def contestants(self, *names: str) -> list[Server]:
         """These contestants, running; started on first use and shared by all sections of a run."""

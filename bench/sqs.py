@@ -1,7 +1,7 @@
 """SQS's JSON protocol by raw HTTP: prebuilt requests, and responses that are searched for what the work needs.
 
 Requests have the headers of an AWS SDK, including a signature and a fresh invocation id, so that a server has the same
-cost as with a real client.
+cost as with a real client. The signature is valid only for a server with keys; other servers ignore it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from collections.abc import Sequence
 
 from bench.clients import BenchError, Request
 from bench.flows import Prepared
+from bench.signing import Signer
 
 _INVOCATION = b"00000000-0000-4000-8000-%012x"
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _RECEIPT = re.compile(rb'"ReceiptHandle": ?"([^"]+)"')
 _OK = b"HTTP/1.1 200"
+_DATE = b"20250101T000000Z"
 _SIGNATURE = (
-    "AWS4-HMAC-SHA256 Credential=000000000000/20250101/eu-central-1/sqs/aws4_request, "
-    "SignedHeaders=content-length;content-type;host;x-amz-date;x-amz-target, Signature=" + "0" * 64
+    b"AWS4-HMAC-SHA256 Credential=000000000000/20250101/us-east-1/sqs/aws4_request, "
+    b"SignedHeaders=content-type;host;x-amz-date;x-amz-target, Signature=" + b"0" * 64
 )
 
 _invocations = itertools.count(time.time_ns() & 0xFFFFFFFF0000)
@@ -47,11 +49,13 @@ def check(data: bytes) -> bytes:
 
 
 class Caller:
-    """Builds requests for one operation of one server: a constant header around a length, an id and a body."""
+    """Builds requests for one operation of one server: a constant header around a length, an id, a signature and a
+    body.
+    """
 
-    __slots__ = ("_end", "_middle", "_start")
+    __slots__ = ("_operation", "_port", "_sdk_headers", "_signer", "_start")
 
-    def __init__(self, port: int, operation: str, sdk_headers: bool = True) -> None:
+    def __init__(self, port: int, operation: str, sdk_headers: bool = True, signer: Signer | None = None) -> None:
         start = [
             "POST / HTTP/1.1",
             f"Host: 127.0.0.1:{port}",
@@ -62,26 +66,42 @@ class Caller:
             start += [
                 "Accept-Encoding: identity",
                 "User-Agent: Boto3/1.40.0 md/Botocore#1.40.0 ua/2.1 os/linux lang/python#3.11 cfg/retry-mode#legacy",
-                "X-Amz-Date: 20250101T000000Z",
-                f"Authorization: {_SIGNATURE}",
                 "amz-sdk-request: attempt=1",
             ]
         self._start = ("\r\n".join(start) + "\r\nContent-Length: ").encode()
-        self._middle = b"\r\namz-sdk-invocation-id: " if sdk_headers else b""
-        self._end = b"\r\n\r\n"
+        self._port = port
+        self._operation = operation.encode()
+        self._sdk_headers = sdk_headers
+        self._signer = signer
 
     def request(self, body: bytes) -> bytes:
-        if not self._middle:
-            return b"%b%d%b%b" % (self._start, len(body), self._end, body)
-        invocation = _INVOCATION % next(_invocations)
-        return b"%b%d%b%b%b%b" % (self._start, len(body), self._middle, invocation, self._end, body)
+        if not self._sdk_headers:
+            return b"%b%d\r\n\r\n%b" % (self._start, len(body), body)
+        if self._signer is None:
+            date, signature = _DATE, _SIGNATURE
+        else:
+            date, signature = self._signer.sign(self._port, self._operation, body)
+        return b"%b%d\r\nX-Amz-Date: %b\r\nAuthorization: %b\r\namz-sdk-invocation-id: %b\r\n\r\n%b" % (
+            self._start,
+            len(body),
+            date,
+            signature,
+            _INVOCATION % next(_invocations),
+            body,
+        )
 
 
-def call(port: int, operation: str, **fields: object) -> dict[str, object]:
+def call(port: int, operation: str, signer: Signer | None = None, **fields: object) -> dict[str, object]:
     """One call outside a measurement. Raises BenchError unless it succeeds."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}
-    connection.request("POST", "/", json.dumps(fields), headers)
+    headers: dict[str, str | bytes] = {
+        "X-Amz-Target": f"AmazonSQS.{operation}",
+        "Content-Type": "application/x-amz-json-1.0",
+    }
+    body = json.dumps(fields).encode()
+    if signer is not None:
+        headers["X-Amz-Date"], headers["Authorization"] = signer.sign(port, operation.encode(), body)
+    connection.request("POST", "/", body, headers)
     answer = connection.getresponse()
     text = answer.read()
     connection.close()
@@ -94,11 +114,20 @@ def call(port: int, operation: str, **fields: object) -> dict[str, object]:
 class SqsQueue:
     """One queue of an SQS server: the work of `flows.py` in SQS."""
 
-    def __init__(self, port: int, name: str, fifo: bool = False, sdk_headers: bool = True, spread: int = 1) -> None:
+    def __init__(
+        self,
+        port: int,
+        name: str,
+        fifo: bool = False,
+        sdk_headers: bool = True,
+        spread: int = 1,
+        signer: Signer | None = None,
+    ) -> None:
         attributes = {"FifoQueue": "true"} if fifo else {}
         if spread > 1:
             attributes["Baton.Spread"] = str(spread)
-        self._use(port, str(call(port, "CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]), sdk_headers)
+        created = call(port, "CreateQueue", signer, QueueName=name, Attributes=attributes)
+        self._use(port, str(created["QueueUrl"]), sdk_headers, signer)
 
     @classmethod
     def at(cls, port: int, url: str, sdk_headers: bool = True) -> SqsQueue:
@@ -107,11 +136,11 @@ class SqsQueue:
         queue._use(port, url, sdk_headers)
         return queue
 
-    def _use(self, port: int, url: str, sdk_headers: bool) -> None:
+    def _use(self, port: int, url: str, sdk_headers: bool, signer: Signer | None = None) -> None:
         self.port = port
         self.url = url
         operations = ("SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch")
-        callers = [Caller(port, operation, sdk_headers) for operation in operations]
+        callers = [Caller(port, operation, sdk_headers, signer) for operation in operations]
         self._send_one, self._send_batch, self._receive, self._delete_one, self._delete_batch = callers
         self._url_field = b'{"QueueUrl":"%b",' % self.url.encode()
 

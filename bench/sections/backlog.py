@@ -32,12 +32,19 @@ class Filled:
     work: Work
     waiting: int
     bytes_a_message: float
+    groups: int
+
+
+@dataclass(slots=True)
+class _Depth:
+    name: str
+    filled: Filled
 
 
 def grouped(work: Work, messages: int, groups: int) -> Iterator[Prepared]:
     """Batches for a FIFO queue, over several groups in turn, each message with its own deduplication id."""
     assert isinstance(work, SqsQueue)
-    texts = bodies.texts(200)
+    texts = bodies.documents(200)
     names = itertools.cycle(range(groups))
     for start in range(0, messages, 10):
         batch = [texts[(start + place) % len(texts)] for place in range(10)]
@@ -46,85 +53,103 @@ def grouped(work: Work, messages: int, groups: int) -> Iterator[Prepared]:
         yield work.prepare(batch, group_names, dedup_ids)
 
 
-def fill(context: Context, messages: int, groups: int = 0) -> Filled:
+def fill(context: Context, build: str, messages: int, groups: int = 0) -> Filled:
     """A fresh Baton with a backlog; its base is its memory after enough work to fill its
     caches, with an empty queue.
     """
-    server = context.servers.baton()
+    server = context.servers.baton(build=build)
     warm = server.work(fifo=groups > 0)
-    send_all(warm, grouped(warm, _WARM, 100) if groups else supply(warm, bodies.texts(50), _WARM), _CONNECTIONS)
+    send_all(warm, grouped(warm, _WARM, 100) if groups else supply(warm, bodies.documents(50), _WARM), _CONNECTIONS)
     consume_all(warm, _WARM, _CONNECTIONS)
     base = server.rss_bytes()
     work = server.work(fifo=groups > 0)
-    batches = grouped(work, messages, groups) if groups else supply(work, bodies.texts(200), messages)
+    batches = grouped(work, messages, groups) if groups else supply(work, bodies.documents(200), messages)
     sent, _ = send_all(work, batches, _CONNECTIONS)
     time.sleep(_SETTLE_S)  # for work that the server finishes after its last response
-    return Filled(server, work, sent, (server.rss_bytes() - base) / sent)
+    return Filled(server, work, sent, (server.rss_bytes() - base) / sent, groups)
 
 
-def _consume(filled: Filled, groups: int, cycles: int) -> Sample:
+def _consume(filled: Filled, cycles: int) -> Sample:
     """Receive and delete, and send as many again; only the first part is timed."""
-    seconds = 0.0
-    meter = Meter(filled.server)
+    groups = filled.groups
     sample: Sample = {}
     for _ in range(cycles):
         meter = Meter(filled.server)
         seconds = consume_all(filled.work, _CYCLE, _CONNECTIONS)
         one = meter.sample(_CYCLE, seconds)
         sample = {figure: sample.get(figure, 0.0) + value / cycles for figure, value in one.items()}
-        again = grouped(filled.work, _CYCLE, groups) if groups else supply(filled.work, bodies.texts(200), _CYCLE)
+        again = grouped(filled.work, _CYCLE, groups) if groups else supply(filled.work, bodies.documents(200), _CYCLE)
         send_all(filled.work, again, _CONNECTIONS)
     return sample
 
 
-def _compare(context: Context, small: Filled, large: Filled, groups: tuple[int, int], title: str) -> None:
-    kinds = {"few waiting": (small, groups[0]), "many waiting": (large, groups[1])}
-    samples: dict[str, list[Sample]] = {kind: [] for kind in kinds}
+def _compare(context: Context, small: dict[str, Filled], large: dict[str, Filled], title: str) -> None:
+    """`small` and `large` are by build."""
+    report = context.report
+    depths = []
+    for build in context.servers.builds:
+        suffix = ", before" if build == "before" else ""
+        depths += [_Depth("few waiting" + suffix, small[build]), _Depth("many waiting" + suffix, large[build])]
     cycles = context.size(4, 2)
-    for number in range(context.rounds + 1):
-        for kind in list(kinds) if number % 2 else list(reversed(kinds)):
-            sample = _consume(*kinds[kind], cycles)
-            if number:  # the first round warms up
-                samples[kind].append(sample)
-    table = context.report.table("backlog", title, samples, "messages/s")
+    samples = context.interleave(depths, lambda depth: _consume(depth.filled, cycles))
+    table = report.table("backlog", title, samples, "messages/s")
     ratio = table.ratio("many waiting", "few waiting", "messages/s")
-    context.report.bar("backlog", f"{title}, many ÷ few", ratio, 0.9, at_least=True)
+    report.bar("backlog", f"{title}, many ÷ few", ratio, 0.9, at_least=True)
+    if len(large) > 1:
+        cpu = "server µs/message"
+        report.no_worse("backlog", f"{title}, server CPU", table.ratio("many waiting", "many waiting, before", cpu))
+        growth = table.ratio("many waiting", "few waiting", cpu)
+        before = table.ratio("many waiting, before", "few waiting, before", cpu)
+        report.no_worse("backlog", f"{title}, growth of server CPU from few to many", growth / before)
 
 
 def backlog(context: Context) -> None:
-    """Receive and delete with a deep and a shallow queue, on two servers, standard and FIFO."""
+    """Receive and delete with a deep and a shallow queue, on two servers per build, standard and FIFO."""
+    builds = context.servers.builds
     large = _deep(context)
-    small = fill(context, _SMALL)
-    title = f"receive and delete with {large.waiting:,} and {_SMALL:,} waiting"
-    _compare(context, small, large, (0, 0), title)
+    small = {build: fill(context, build, _SMALL) for build in builds}
+    title = f"receive and delete with {large['Baton'].waiting:,} and {_SMALL:,} waiting"
+    _compare(context, small, large, title)
     context.release_deep()
-    small.server.discard()
+    _discard(small)
     messages = context.size(200_000, 40_000)
     groups = context.size(10_000, 2_000)
-    large = fill(context, messages, groups)
-    small = fill(context, _SMALL, _SMALL_GROUPS)
+    large = {build: fill(context, build, messages, groups) for build in builds}
+    small = {build: fill(context, build, _SMALL, _SMALL_GROUPS) for build in builds}
     title = f"FIFO with {messages:,} waiting in {groups:,} groups and {_SMALL:,} in {_SMALL_GROUPS:,}"
-    _compare(context, small, large, (_SMALL_GROUPS, groups), title)
-    large.server.discard()
-    small.server.discard()
+    _compare(context, small, large, title)
+    _discard(large)
+    _discard(small)
 
 
-def _deep(context: Context) -> Filled:
-    """The deep standard queue, which takes minutes to fill, shared by `backlog` and `memory`."""
-    if context.deep is None:
-        context.deep = fill(context, context.size(2_000_000, 200_000))
-    assert isinstance(context.deep, Filled)
+def _discard(filled: dict[str, Filled]) -> None:
+    for each in filled.values():
+        each.server.discard()
+
+
+def _deep(context: Context) -> dict[str, Filled]:
+    """The deep standard queue of each build, which takes minutes to fill, shared by `backlog` and `memory`."""
+    for build in context.servers.builds:
+        if build not in context.deep:
+            context.deep[build] = fill(context, build, context.size(2_000_000, 200_000))
     return context.deep
 
 
 def memory(context: Context) -> None:
     """Resident memory per waiting message beyond the server's base."""
     deep = _deep(context)
-    text = f"resident bytes a message, {deep.waiting:,} waiting"
-    context.report.bar("memory", text, deep.bytes_a_message, 120, at_least=False)
+    _judge_memory(context, deep, f"{deep['Baton'].waiting:,} waiting", 120)
     context.release_deep()
     groups = context.size(1_000_000, 100_000)
-    grouped_backlog = fill(context, groups, groups)
-    text = f"resident bytes a message, {groups:,} FIFO groups"
-    context.report.bar("memory", text, grouped_backlog.bytes_a_message, 200, at_least=False)
-    grouped_backlog.server.discard()
+    grouped_backlog = {build: fill(context, build, groups, groups) for build in context.servers.builds}
+    _judge_memory(context, grouped_backlog, f"{groups:,} FIFO groups", 200)
+    _discard(grouped_backlog)
+
+
+def _judge_memory(context: Context, filled: dict[str, Filled], what: str, limit: float) -> None:
+    text = f"resident bytes per message, {what}"
+    samples = {build: [{"bytes/message": each.bytes_a_message}] for build, each in filled.items()}
+    table = context.report.table("memory", text, samples, "bytes/message")
+    context.report.bar("memory", text, filled["Baton"].bytes_a_message, limit, at_least=False)
+    if "before" in filled:
+        context.report.no_worse("memory", text, table.ratio("Baton", "before", "bytes/message"))

@@ -80,7 +80,7 @@ class _Load:
         self._batch = batch
         self._each = max(messages // cluster.shards // batch, 1) * batch  # to each queue
         self._messages = self._each * cluster.shards
-        self._texts = bodies.texts(batch)
+        self._texts = bodies.documents(batch)
         self._names = [f"bench-{number}" for number in range(cluster.shards)]
         self._queues = {(name, port): RestQueue(port, name) for name in self._names for port in cluster.ports}
 

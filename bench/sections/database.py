@@ -29,7 +29,7 @@ def database(context: Context) -> None:
     postgres = PostgresServer(directory)
     try:
         baton = context.servers.baton("--log", postgres.address)
-        texts = bodies.texts(_BATCH)
+        texts = bodies.documents(_BATCH)
         messages = context.size(20_000, 4_000)
         contestants = [
             _Contestant("Baton, log in PostgreSQL", lambda: baton.cpu_us() + postgres.cpu_us(), baton.rest),

@@ -16,29 +16,45 @@ _QUEUES = 1_000
 _SPARE_FILES = 100
 _WAIT_S = 20
 _LEAD_S = 3.0
+_PERCENT = "percent of a core"
 
 
 def idle(context: Context) -> None:
-    """Each poll waits 20 s and is sent again; the server's share of one core, from /proc."""
-    allow_files(_QUEUES * 2 + _SPARE_FILES)
-    server = context.servers.baton()
-    works = [server.work() for _ in range(_QUEUES)]
-    seconds = float(context.size(60, 20))
-    finish = time.perf_counter() + _LEAD_S + seconds
-    flows = [_poll_until(work, finish) for work in works]
-    polls = threading.Thread(target=_poll, args=(works[0], flows))
-    polls.start()
+    """Each poll waits 20 s and is sent again; the server's share of one core, over periods of 20 s.
+
+    With another revision, both servers are measured at the same time.
+    """
+    builds = context.servers.builds
+    allow_files(_QUEUES * 2 * len(builds) + _SPARE_FILES)
+    servers = {build: context.servers.baton(build=build) for build in builds}
+    works = {build: [server.work() for _ in range(_QUEUES)] for build, server in servers.items()}
+    periods = context.size(3, 1)
+    finish = time.perf_counter() + _LEAD_S + periods * _WAIT_S
+    threads = []
+    for each in works.values():
+        flows = [_poll_until(work, finish) for work in each]
+        threads.append(threading.Thread(target=_poll, args=(each[0], flows)))
+        threads[-1].start()
     time.sleep(_LEAD_S)  # setting up the connections and first polls does not count as idle
-    times = CpuTimes.now()
-    before = server.cpu_us()
-    time.sleep(seconds)
-    percent = (server.cpu_us() - before) / (seconds * 1e6) * 100
-    sample: Sample = {"percent of a core": percent, "steal %": CpuTimes.now().steal_percent_since(times)}
-    server.discard()
-    polls.join()
+    samples: dict[str, list[Sample]] = {build: [] for build in builds}
+    for _ in range(periods):
+        times = CpuTimes.now()
+        before_us = {build: server.cpu_us() for build, server in servers.items()}
+        time.sleep(_WAIT_S)
+        steal = CpuTimes.now().steal_percent_since(times)
+        for build, server in servers.items():
+            percent = (server.cpu_us() - before_us[build]) / (_WAIT_S * 1e6) * 100
+            samples[build].append({_PERCENT: percent, "steal %": steal})
+    for server in servers.values():
+        server.discard()
+    for thread in threads:
+        thread.join()
     report = context.report
-    report.table("idle", f"{_QUEUES:,} queues with a long poll each", {"Baton": [sample]}, "percent of a core")
-    report.bar("idle", f"percent of a core for {_QUEUES:,} waiting long polls", percent, 3, at_least=False)
+    table = report.table("idle", f"{_QUEUES:,} queues with a long poll each", samples, _PERCENT)
+    text = f"{_PERCENT} for {_QUEUES:,} waiting long polls"
+    report.bar("idle", text, table.median("Baton", _PERCENT), 3, at_least=False)
+    if len(builds) > 1:
+        report.no_worse("idle", text, table.ratio("Baton", "before", _PERCENT))
 
 
 def _poll(work: Work, flows: list[Flow]) -> None:

@@ -28,7 +28,7 @@ def quantiles(what: str, seconds: list[float]) -> Sample:
 
 
 def _singles(work: Work, count: int) -> Iterator[Prepared]:
-    prepared = [work.prepare_one(text) for text in bodies.texts(_BODIES)]
+    prepared = [work.prepare_one(text) for text in bodies.documents(_BODIES)]
     return itertools.islice(itertools.cycle(prepared), count)
 
 
@@ -85,14 +85,18 @@ def _woken(context: Context) -> None:
         sample = quantiles("quiet", quiet) | quantiles("loaded", busy)
         return sample | {"steal %": CpuTimes.now().steal_percent_since(times)}
 
-    samples = context.interleave(context.servers.contestants("Baton", "Redis"), measure)
+    samples = context.interleave(context.servers.contestants(*context.servers.builds, "Redis"), measure)
     title = "from a send to a waiting long poll's answer, alone and beside 16 busy connections"
-    context.report.table("single", title, samples, "loaded p99 µs")
+    table = context.report.table("single", title, samples, "loaded p99 µs")
+    if "before" in samples:
+        for load in ("quiet", "loaded"):
+            ratio = table.ratio("Baton", "before", f"{load} p50 µs")
+            context.report.no_worse("single", f"p50 from a send to a waiting long poll's answer, {load}", ratio)
 
 
 def _wake_quietly(work: Work, rings: int) -> list[float]:
     waits: list[float] = []
-    prepared = work.prepare_one(bodies.text(bodies.KIB))
+    prepared = work.prepare_one(bodies.documents(1)[0])
     with connect(work.port) as poller, connect(work.port) as sender:
         for _ in range(rings):
             request, answers = work.receive(1, wait_s=20)
@@ -113,9 +117,9 @@ def _wake_under_load(server: Server, rings: int) -> list[float]:
     bell = Bell()
     heard = Tally(target=rings)
     ignored = Tally()
-    prepared = [busy.prepare_one(text) for text in bodies.texts(_BODIES)]
+    prepared = [busy.prepare_one(text) for text in bodies.documents(_BODIES)]
     endless = itertools.takewhile(lambda _: heard.received < rings, itertools.cycle(prepared))
     background = [life_of_one_flow(busy, endless, ignored) for _ in range(_CONNECTIONS)]
-    ringing = ring_flow(awaited, awaited.prepare_one(bodies.text(bodies.KIB)), background.pop(), bell, rings)
+    ringing = ring_flow(awaited, awaited.prepare_one(bodies.documents(1)[0]), background.pop(), bell, rings)
     drive(awaited.port, awaited.complete, [poll_flow(awaited, bell, heard), ringing, *background])
     return heard.latencies_s["wake"]

@@ -30,7 +30,7 @@ def processes(context: Context) -> None:
     tells more than messages per second.
     """
     contestants = [_start(context, count) for count in (1, 2)]
-    texts = bodies.texts(200)
+    texts = bodies.documents(200)
     messages = context.size(40_000, 10_000)
     for spread, where in ((1, "one shard"), (_SHARDS, f"{_SHARDS} shards")):
 

@@ -37,12 +37,12 @@ def readers(context: Context) -> None:
     """Send, receive and delete single messages on 4 connections, while four processes read all history repeatedly."""
     server = context.servers.baton()
     filled = server.work()
-    send_all(filled, supply(filled, bodies.texts(200), context.size(200_000, 40_000)), 16)
+    send_all(filled, supply(filled, bodies.documents(200), context.size(200_000, 40_000)), 16)
     count = context.size(16_000, 4_000)
 
     def measure(company: _Company) -> Sample:
         work = server.work()
-        prepared = [work.prepare_one(text) for text in bodies.texts(_BODIES)]
+        prepared = [work.prepare_one(text) for text in bodies.documents(_BODIES)]
         singles = itertools.islice(itertools.cycle(prepared), count)
         tally = Tally()
         with _reading(server.port, company.readers):

@@ -78,7 +78,8 @@ def reading_s(log: str) -> float:
 def _restart(server: Server, url: str, messages: int) -> Sample:
     """Start a stopped server. Its files are read from the disk, as for the comparison before it.
 
-    `ready s` is everything, including the start of Python; `recovery s` is the part that depends on the messages.
+    `ready s` and `ready CPU s` are everything, including the start of Python; `recovery s` is the part that depends on
+    the messages.
     """
     paths = files_to_read(server.directory / "data")
     times = CpuTimes.now()
@@ -86,6 +87,7 @@ def _restart(server: Server, url: str, messages: int) -> Sample:
     read_s = read_and_checksum(paths)
     forget(paths)
     ready_s = server.start()
+    cpu_s = server.cpu_us() / 1e6
     steal = CpuTimes.now().steal_percent_since(times)
     path = "/".join(url.split("/")[3:])
     url = f"http://127.0.0.1:{server.port}/{path}"
@@ -96,6 +98,7 @@ def _restart(server: Server, url: str, messages: int) -> Sample:
     return {
         "ready s": ready_s,
         "recovery s": recovery_s,
+        "ready CPU s": cpu_s,
         "read and checksum s": read_s,
         "recovery ÷ read": recovery_s / read_s,
         "to read MB": sum(path.stat().st_size for path in paths) / 1e6,
@@ -106,22 +109,34 @@ def _restart(server: Server, url: str, messages: int) -> Sample:
 def recovery(context: Context) -> None:
     """Kill a server with a million live messages; start it with its snapshots removed, then with one."""
     messages = context.size(1_000_000, 100_000)
-    server = context.servers.baton()
-    work = server.work()
-    assert isinstance(work, sqs.SqsQueue)
-    sent, _ = send_all(work, supply(work, bodies.texts(200), messages), _CONNECTIONS)
-    server.stop(signal.SIGKILL)
-    samples: dict[str, list[Sample]] = {"no snapshot": [], "snapshot": []}
-    for _ in range(1 if context.quick else 3):
-        for snapshot in (server.directory / "data").glob("*/snapshots/*"):
-            snapshot.unlink()
-        samples["no snapshot"].append(_restart(server, work.url, sent))
-        server.stop()  # an orderly stop leaves a snapshot
-        samples["snapshot"].append(_restart(server, work.url, sent))
-        server.stop(signal.SIGKILL)
-    server.discard()
+    queues = {build: _killed(context, build, messages) for build in context.servers.builds}
+    samples: dict[str, list[Sample]] = {}
+    for _ in range(1 if context.quick else context.rounds):
+        for build, (server, url) in queues.items():
+            suffix = ", before" if build == "before" else ""
+            for snapshot in (server.directory / "data").glob("*/snapshots/*"):
+                snapshot.unlink()
+            samples.setdefault("no snapshot" + suffix, []).append(_restart(server, url, messages))
+            server.stop()  # an orderly stop leaves a snapshot
+            samples.setdefault("snapshot" + suffix, []).append(_restart(server, url, messages))
+            server.stop(signal.SIGKILL)
+    for server, _ in queues.values():
+        server.discard()
     report = context.report
-    table = report.table("recovery", f"{sent:,} live messages of 1 KiB", samples, "recovery s")
-    for kind in samples:
+    table = report.table("recovery", f"{messages:,} live messages of 1 KiB", samples, "recovery s")
+    for kind in ("no snapshot", "snapshot"):
         text = f"recovery, {kind}, ÷ reading and checksumming {table.median(kind, 'to read MB'):.0f} MB"
         report.bar("recovery", text, table.median(kind, "recovery ÷ read"), 3, at_least=False)
+        if len(queues) > 1:
+            for figure, what in (("recovery s", "recovery"), ("ready CPU s", "server CPU until ready")):
+                report.no_worse("recovery", f"{what}, {kind}", table.ratio(kind, f"{kind}, before", figure))
+
+
+def _killed(context: Context, build: str, messages: int) -> tuple[Server, str]:
+    """A server that was killed with this many messages in a queue, and the queue's URL."""
+    server = context.servers.baton(build=build)
+    work = server.work()
+    assert isinstance(work, sqs.SqsQueue)
+    send_all(work, supply(work, bodies.documents(200), messages), _CONNECTIONS)
+    server.stop(signal.SIGKILL)
+    return server, work.url

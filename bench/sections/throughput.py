@@ -7,7 +7,7 @@ from __future__ import annotations
 from bench import bodies
 from bench.context import Context, Meter, Metered, consume_all, send_all, supply
 from bench.flows import Work
-from bench.report import Sample
+from bench.report import Sample, Table
 from bench.servers import Server
 
 _CONNECTIONS = 16
@@ -16,7 +16,7 @@ _CONNECTIONS = 16
 def send(context: Context) -> None:
     """SendMessageBatch of ten messages of 1 KiB over 16 connections."""
     messages = context.size(60_000, 10_000)
-    texts = bodies.texts(200)
+    texts = bodies.documents(200)
 
     def measure(server: Server) -> Sample:
         work = server.work()
@@ -49,8 +49,8 @@ def life_of(server: Metered, work: Work, texts: list[str], messages: int, connec
 def life(context: Context) -> None:
     """Send, receive and delete in batches of ten, on one connection and on 16."""
     report = context.report
-    contestants = context.servers.contestants("Baton", "floor", "Redis")
-    texts = bodies.texts(200)
+    contestants = context.servers.contestants(*context.servers.builds, "floor", "Redis")
+    texts = bodies.documents(200)
     for connections, full, quick, bar in ((1, 10_000, 3_000, 1.0), (_CONNECTIONS, 40_000, 10_000, 1.2)):
         messages = context.size(full, quick)
         samples = context.interleave(
@@ -63,27 +63,19 @@ def life(context: Context) -> None:
         ratio = table.ratio("Baton", "Redis", "messages/s")
         report.bar("life", f"whole life over {where}, Baton ÷ Redis", ratio, bar, at_least=True)
         cpu = table.ratio("Baton", "floor", "server µs/message")
-        report.bar("life", f"server CPU a message over {where}, Baton ÷ floor", cpu, 1.3, at_least=False)
+        report.bar("life", f"server CPU per message over {where}, Baton ÷ floor", cpu, 1.3, at_least=False)
         beside = table.ratio("Redis", "floor", "server µs/message")
         report.note(f"beside it: Redis's server CPU is {beside:.2f} of the floor's")
+        _no_worse(context, table, f"whole life over {where}")
 
 
-def before(context: Context) -> None:
-    """The same life by this code and by another revision."""
-    contestants = context.servers.contestants("Baton", "before")
-    texts = bodies.texts(200)
-    for connections, full, quick in ((1, 10_000, 3_000), (_CONNECTIONS, 40_000, 10_000)):
-        messages = context.size(full, quick)
-        samples = context.interleave(
-            contestants,
-            lambda server, n=messages, c=connections: _life(server, texts, n, c),  # type: ignore[misc]
+def _no_worse(context: Context, table: Table, what: str) -> None:
+    if "before" in table.samples:
+        context.report.no_worse(
+            table.section, f"time per message, {what}", table.ratio("before", "Baton", "messages/s")
         )
-        table = context.report.table(
-            "before", f"send, receive, delete by 10 × 1 KiB, {connections} connection(s)", samples, "messages/s"
-        )
-        for figure, limit, at_least in (("messages/s", 0.97, True), ("server µs/message", 1.05, False)):
-            text = f"{figure} over {connections} connection(s), this code ÷ before"
-            context.report.bar("before", text, table.ratio("Baton", "before", figure), limit, at_least)
+        cpu = table.ratio("Baton", "before", "server µs/message")
+        context.report.no_worse(table.section, f"server CPU per message, {what}", cpu)
 
 
 def rest(context: Context) -> None:
@@ -92,11 +84,11 @@ def rest(context: Context) -> None:
     """
     messages = context.size(40_000, 10_000)
     batch = 500
-    texts = bodies.texts(batch)
-    contestants = context.servers.contestants("Baton", "Redis")
+    texts = bodies.documents(batch)
+    contestants = context.servers.contestants(*context.servers.builds, "Redis")
 
     def measure(server: Server) -> Sample:
-        work = server.rest() if server.name == "Baton" else server.work()
+        work = server.work() if server.name == "Redis" else server.rest()
         return life_of(server, work, texts, messages, 1, batch)
 
     samples = context.interleave(contestants, measure)
@@ -105,9 +97,10 @@ def rest(context: Context) -> None:
     ratio = table.ratio("Baton", "Redis", "messages/s")
     context.report.bar("rest", "whole life by batches of 500, Baton ÷ Redis", ratio, 1.6, at_least=True)
     cpu = table.ratio("Baton", "Redis", "server µs/message")
-    context.report.bar("rest", "server CPU a message by batches of 500, Baton ÷ Redis", cpu, 0.6, at_least=False)
+    context.report.bar("rest", "server CPU per message by batches of 500, Baton ÷ Redis", cpu, 0.6, at_least=False)
     own = table.median("Baton", "server µs/message")
-    context.report.bar("rest", "server CPU a message by batches of 500, µs", own, 15.0, at_least=False)
+    context.report.bar("rest", "server CPU per message by batches of 500, µs", own, 15.0, at_least=False)
+    _no_worse(context, table, f"REST by batches of {batch}")
 
 
 def mix(context: Context) -> None:

@@ -72,7 +72,7 @@ def worker(context: Context) -> None:
     """
     (server,) = context.servers.contestants("Baton")
     url = f"http://127.0.0.1:{server.port}"
-    texts = bodies.texts(1000)
+    texts = bodies.documents(1000)
     count = context.size(50_000, 10_000)
     number = 0
 
