@@ -26,7 +26,7 @@ from batonq.log.ownership import EpochFile
 from batonq.node.node import Node, World
 from batonq.node.routing.channels import Transport
 from batonq.node.settings import Settings
-from batonq.node.shard_host.snapshots import make_snapshot
+from batonq.node.shard_host.snapshot_process import make_snapshot
 from sim.breaks import BrokenOff
 from sim.disk import SimulatedDisk, Step, Survival
 from sim.history import History

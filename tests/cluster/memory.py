@@ -21,7 +21,7 @@ from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.node import World
 from batonq.node.routing import wire
 from batonq.node.settings import Settings
-from batonq.node.shard_host.snapshots import make_snapshot
+from batonq.node.shard_host.snapshot_process import make_snapshot
 from sim.loop import SimLoop
 from tests.node.nodes import ACCOUNT
 from tests.node.support import START_S

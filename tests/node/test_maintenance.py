@@ -14,8 +14,8 @@ from batonq.errors import DiskFull, Unavailable
 from batonq.log.interface import Room
 from batonq.node.node import Node
 from batonq.node.shard_host.recovery import fold_log
-from batonq.node.shard_host.snapshots import main as make_snapshot_main
-from batonq.node.shard_host.snapshots import make_snapshot
+from batonq.node.shard_host.snapshot_process import main as make_snapshot_main
+from batonq.node.shard_host.snapshot_process import make_snapshot
 from batonq.node.shard_host.truncation import living_bytes
 from tests.node.nodes import (
     ACCOUNT,

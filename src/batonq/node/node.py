@@ -43,9 +43,10 @@ from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.keeper import ShardKeeper
 from batonq.node.shard_host.log_stores import DirectoryLogs, Logs, StoreLogs
-from batonq.node.shard_host.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
+from batonq.node.shard_host.maintenance import Maintenance
 from batonq.node.shard_host.ownership_leases import LeaseKeeper
 from batonq.node.shard_host.recovery import Recovery, snapshot_store
+from batonq.node.shard_host.snapshot_schedule import MakeSnapshot, SnapshotProcess, SnapshotSchedule
 
 READ_AT_ONCE = 200  # queues whose counters are read before other requests get a turn
 READ_TIMEOUT_S = 2.0
@@ -258,6 +259,7 @@ class Node:
         make_snapshot = self.world.make_snapshot
         if make_snapshot is None and self.world.threads:
             make_snapshot = SnapshotProcess(self.settings.data).make
+        self.snapshots = SnapshotSchedule(self.settings, self.clock, make_snapshot, self.world.disk)
         self.maintenance = Maintenance(
             settings=self.settings,
             clock=self.clock,
@@ -266,8 +268,7 @@ class Node:
             receipts=self.receipts,
             alarms=self.alarms,
             random_bytes=self.world.random_bytes,
-            make_snapshot=make_snapshot,
-            disk=self.world.disk,
+            snapshots=self.snapshots,
             archiving=self._archiving,
         )
 

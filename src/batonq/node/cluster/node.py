@@ -191,7 +191,7 @@ class ClusterNode(RoutedNode):
         for each in self._owned.values():
             follower, number = each.follower, each.follower.number
             log = follower.log
-            if log is not None and number not in self.ownership_loop.serving() and not self.maintenance.reads(number):
+            if log is not None and number not in self.ownership_loop.serving() and not self.snapshots.reads(number):
                 log.tick()
             if follower.trouble:
                 self.alarms.put(f"log-{number}", f"{follower.name} makes no progress: {follower.trouble}")

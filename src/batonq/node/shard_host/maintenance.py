@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from batonq.core.catalog.machine import Catalog
-from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
-from batonq.log.disk import Disk
-from batonq.log.interface import Log, Room
+from batonq.log.interface import Room
 from batonq.node import events
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.clock import Clock
@@ -22,26 +17,10 @@ from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.keeper import KeeperState, ShardKeeper
-from batonq.node.shard_host.recovery import snapshot_store
-from batonq.node.shard_host.snapshots import NOTHING_NEW
+from batonq.node.shard_host.snapshot_schedule import SnapshotSchedule
 from batonq.node.shard_host.truncation import Truncation
 
 RECEIPT_KEY_BYTES = 32
-ERROR_TEXT_MAX = 500
-TIMEOUT_S = 3_600
-SNAPSHOT_SHARE = 20  # up to this many living messages per frame, a snapshot is faster to read and write than the frames
-
-MakeSnapshot = Callable[[int], Awaitable[None]]  # makes a snapshot of a shard; reports its own errors
-
-
-@dataclass(slots=True)
-class _Standing:
-    """The progress of one shard's maintenance."""
-
-    log: Log
-    snapshot_frame: int  # of the newest snapshot; a failed snapshot is retried after as much more log
-    since_s: float  # when that was, or when the log was opened
-    truncation: Truncation | None = None  # only for a shard that is served here
 
 
 class Maintenance:
@@ -57,8 +36,7 @@ class Maintenance:
         receipts: Receipts,
         alarms: AlarmBoard,
         random_bytes: Callable[[int], bytes],
-        make_snapshot: MakeSnapshot | None,
-        disk: Disk | None = None,
+        snapshots: SnapshotSchedule,
         archiving: Archiving | None = None,
     ) -> None:
         self._archiving = archiving
@@ -69,12 +47,9 @@ class Maintenance:
         self._receipts = receipts
         self._alarms = alarms
         self._random_bytes = random_bytes
-        self._make_snapshot = make_snapshot
-        self._disk = disk
-        self._standings: dict[int, _Standing] = {}
+        self._snapshots = snapshots
+        self._truncations: dict[int, Truncation] = {}  # of the shards that are served here
         self._emptied: dict[tuple[int, int], int] = {}  # (queue, shard) → since when the shard has no moved group left
-        self._snapshot: asyncio.Task[None] | None = None  # one at a time
-        self._snapshot_of = -1
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -83,9 +58,7 @@ class Maintenance:
                 await asyncio.sleep(self._settings.maintenance_every_s)
                 await self.step()
         finally:
-            if self._snapshot is not None:
-                self._snapshot.cancel()
-                await asyncio.gather(self._snapshot, return_exceptions=True)
+            await self._snapshots.close()
             if self._archiving is not None:
                 await self._archiving.close()
 
@@ -101,46 +74,29 @@ class Maintenance:
                 if keeper.serving:
                     await self._step_shard(keeper.number, keeper.host())
                 elif keeper.state is KeeperState.FOLLOWING:
-                    self._step_follower(keeper.number, *keeper.reading())
+                    # A restarted follower has to read all log that no snapshot covers.
+                    self._snapshots.consider(keeper.number, *keeper.reading())
             except BatonError as problem:
                 text = f"Maintenance of shard {keeper.number} failed: {problem.message}"
                 events.warning("maintenance_failed", text, shard=keeper.number)
 
-    def reads(self, number: int) -> bool:
-        """Whether a snapshot of this shard is in progress. It reads segments, which must not be deleted meanwhile."""
-        if self._snapshot is not None and self._snapshot.done():
-            self._snapshot = None
-        return self._snapshot is not None and self._snapshot_of == number
-
-    def _standing(self, number: int, log: Log) -> _Standing:
-        standing = self._standings.get(number)
-        if standing is None or standing.log is not log:
-            numbers = snapshot_store(self._settings.data, number, self._disk).numbers()
-            frame_number = numbers[-1] if numbers else 0
-            standing = self._standings[number] = _Standing(log, frame_number, self._clock.monotonic())
-        return standing
-
-    def _step_follower(self, number: int, shard: Shard, log: Log) -> None:
-        """Maintain a shard that this node follows: a restarted follower has to read all log that no snapshot covers."""
-        if not self.reads(number):
-            self._consider_snapshot(number, shard, self._standing(number, log))
-
     async def _step_shard(self, number: int, host: ShardHost) -> None:
-        standing = self._standing(number, host.log)
-        if standing.truncation is None or standing.truncation.host is not host:
-            standing.truncation = Truncation(host, self._clock, self._settings, self._archiving)
+        truncation = self._truncations.get(number)
+        if truncation is None or truncation.host is not host:
+            truncation = Truncation(host, self._clock, self._settings, self._archiving)
+            self._truncations[number] = truncation
         host.log.tick()
         self._watch_room(number, host)
         await self._purge_closed(host)
         await self._settle_growth(number, host)
         if self._archiving is not None:
             self._archiving.step(number, host.log)
-        if self.reads(number):
+        if self._snapshots.reads(number):
             return
-        freed = await standing.truncation.run()
+        freed = await truncation.run()
         if freed:
             events.info("log_shortened", f"Shard {number} deleted {freed} bytes of old log", shard=number, bytes=freed)
-        self._consider_snapshot(number, host.shard, standing)
+        self._snapshots.consider(number, host.shard, host.log)
 
     def _watch_room(self, number: int, host: ShardHost) -> None:
         key = f"disk-full-{number}"
@@ -188,33 +144,6 @@ class Maintenance:
                 if point is not None:
                     await point
 
-    def _consider_snapshot(self, number: int, shard: Shard, standing: _Standing) -> None:
-        """Start a snapshot when it is due.
-
-        The time to read a log grows with its bytes, and with its frames when they are short.
-        """
-        if self._make_snapshot is None or self._snapshot is not None:
-            return
-        log, last = standing.log, standing.snapshot_frame
-        sealed = sum(segment.bytes for segment in log.segments() if segment.sealed and segment.stop - 1 > last)
-        frames = log.next - 1 - last
-        if sealed < self._settings.snapshot_bytes:
-            if frames < self._settings.snapshot_frames:
-                return
-            if self._clock.monotonic() - standing.since_s < self._settings.snapshot_every_s:
-                return
-            if frames * SNAPSHOT_SHARE < sum(queue.messages for queue in shard.queues.values()):
-                return
-        log.note()
-        self._snapshot_of = number
-        work = self._make_one(self._make_snapshot, number, standing, log.next - 1)
-        self._snapshot = asyncio.get_running_loop().create_task(work)
-
-    async def _make_one(self, make: MakeSnapshot, number: int, standing: _Standing, frame_number: int) -> None:
-        await make(number)
-        standing.snapshot_frame = frame_number
-        standing.since_s = self._clock.monotonic()
-
     async def rotate_receipt_key(self) -> None:
         """Start using a new receipt key when it is time, and keep the keys in use equal to the catalog's."""
         if not self._catalog.owned:
@@ -225,37 +154,3 @@ class Maintenance:
             key = self._random_bytes(RECEIPT_KEY_BYTES)
             await self._catalog.change(Catalog.rotate_receipt_key, key)
             self._receipts.set_keys(self._catalog.current().receipt_keys.values())
-
-
-class SnapshotProcess:
-    """Makes snapshots in a child process, one at a time."""
-
-    def __init__(self, data_directory: str) -> None:
-        self._data_directory = os.path.abspath(data_directory)
-
-    async def make(self, shard: int) -> None:
-        paths = [path for path in sys.path if path]
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "batonq.node.shard_host.snapshots",
-            self._data_directory,
-            str(shard),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        try:
-            _, said = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            said = f"it took longer than {TIMEOUT_S} s".encode()
-        except asyncio.CancelledError:
-            process.kill()
-            await process.wait()
-            raise
-        if process.returncode not in (0, NOTHING_NEW):
-            text = said.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
-            events.warning("snapshot_failed", f"The snapshot of shard {shard} failed: {text}", shard=shard)

@@ -1,4 +1,4 @@
-"""Makes a snapshot of a shard in its own process: `python -m batonq.node.shard_host.snapshots DATA SHARD`.
+"""Makes a snapshot of a shard in its own process: `python -m batonq.node.shard_host.snapshot_process DATA SHARD`.
 
 The process folds what is known to be committed onto the newest snapshot. It never touches the files that the serving
 process writes, and the serving process deletes no segment while this process runs.
