@@ -40,7 +40,7 @@ def receives_that_break_off() -> Patches:
 
 def _breaks_off(life: Life, host: ShardHost, command: Callable[..., Any]) -> bool:
     receive = getattr(command, "__func__", None)
-    if life.poll_breaks and receive is ReceiveCommands.receive_at and (host.commit._released or host.commit._calls):
+    if life.poll_breaks and receive is ReceiveCommands.receive_at and (host.commit._released or host.commit._replies):
         life.poll_breaks = False
         return True
     if life.receives_left < 0 or receive is not ReceiveCommands.receive:

@@ -18,7 +18,7 @@ from batonq.core.shard.state.dedup_table import DedupTable
 from batonq.core.shard.state.producers import Producers
 from batonq.core.shard.views import Views
 from batonq.core.spread import parse
-from batonq.node.shard_host.group_commit import Committed, GroupCommit
+from batonq.node.shard_host.group_commit import GroupCommit, Reply
 from sim.disk import SimulatedDisk
 from sim.mended_bugs import MENDED_BUGS
 from sim.patches import Patches, patched
@@ -39,16 +39,17 @@ def no_fsync() -> Patches:
 
 def release_before_commit() -> Patches:
     """Commands are answered before they are committed."""
-    call = GroupCommit.call
+    reply = GroupCommit.reply
 
-    def at_once(self: GroupCommit, committed: Committed) -> None:
+    def at_once(self: GroupCommit, replies: list[Reply]) -> None:
         if self.failed:
-            call(self, committed)
+            reply(self, replies)
             return
         self.kick()
-        committed(None)
+        for done, outcome in replies:
+            done(outcome)
 
-    return [(GroupCommit, "call", at_once)]
+    return [(GroupCommit, "reply", at_once)]
 
 
 def epoch_not_compared() -> Patches:

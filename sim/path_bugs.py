@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from batonq.core.commands import Accepted, Command, Send, Sent
@@ -14,7 +15,7 @@ from batonq.node.routing import splitter as spreading
 from batonq.node.routing.sdk_retry import NamedSends, Results, _sending
 from batonq.node.routing.shard_attempts import Offering
 from batonq.node.routing.submission import Done
-from batonq.node.shard_host.group_commit import Committed, GroupCommit
+from batonq.node.shard_host.group_commit import GroupCommit, Reply
 from batonq.node.shard_host.host import ShardHost, Submitted
 from batonq.node.shard_host.waiters import Poll
 from sim.patches import Patches
@@ -50,7 +51,7 @@ def arrivals_during_an_append_forgotten() -> Patches:
 
     def submit(self: ShardHost, command: Command, done: Done) -> Poll | None:
         if not self._arrived and self.commit.appending:
-            self._arrived.append((command, done, None))
+            self._arrived[type(command), command.queue, None] = [(command, done, None)]
             return None
         return submit_it(self, command, done)
 
@@ -60,12 +61,16 @@ def arrivals_during_an_append_forgotten() -> Patches:
 
 def failed_commit_told_as_success() -> Patches:
     """A caller that waits for a commit is told that it succeeded when the log has failed."""
-    call = GroupCommit.call
+    reply = GroupCommit.reply
 
-    def call_anyhow(self: GroupCommit, committed: Committed) -> None:
-        call(self, lambda problem: committed(None))
+    def reply_anyhow(self: GroupCommit, replies: list[Reply]) -> None:
+        reply(self, [(partial(_ignore_the_result, done, outcome), None) for done, outcome in replies])
 
-    return [(GroupCommit, "call", call_anyhow)]
+    return [(GroupCommit, "reply", reply_anyhow)]
+
+
+def _ignore_the_result(done: Done, outcome: object, result: object) -> None:
+    done(outcome)
 
 
 def splitter_drops_a_message() -> Patches:

@@ -27,6 +27,7 @@ from batonq.errors import BatonError, Unavailable
 from batonq.log import frames
 from batonq.log.interface import Log
 from batonq.node import events
+from batonq.node.routing.submission import Done
 
 
 class Machine(Protocol):
@@ -46,7 +47,7 @@ class Machine(Protocol):
     def seal(self) -> tuple[bytes, bytes]: ...
 
 
-Committed = Callable[[BatonError | None], None]  # called with None after the commit, else with the reason why not
+Reply = tuple[Done, object]  # called with the outcome after the commit, else with the error that says why not
 NOT_ASSURED = "This node could not renew its lease, so its state may be out of date. Retry."
 NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times per second
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two probes of the disk's speed on the loop
@@ -59,7 +60,7 @@ class _Waiting(NamedTuple):
 
     number: int
     futures: list[asyncio.Future[None]]
-    calls: list[Committed]
+    replies: list[Reply]
 
 
 @dataclass(slots=True)
@@ -149,19 +150,18 @@ class GroupCommit:
         self._next_number = machine.frame.number  # this number when they were added
         self._rolled: deque[_Waiting] = deque()  # released by frames that are sealed and not in flight yet
         self._rolled_count = 0
-        self._current_calls: list[Committed] = []
-        self._next_calls: list[Committed] = []
+        self._current_replies: list[Reply] = []
+        self._next_replies: list[Reply] = []
         self._released: list[asyncio.Future[None]] = []  # of committed frames, to be told soon
-        self._calls: list[Committed] = []
+        self._replies: list[Reply] = []
         self._noting: asyncio.TimerHandle | None = None
         self.committed = log.next - 1
 
     @property
     def pending(self) -> int:
         """How many replies wait for a commit."""
-        return (
-            len(self._current) + len(self._next) + len(self._current_calls) + len(self._next_calls) + self._rolled_count
-        )
+        futures = len(self._current) + len(self._next)
+        return futures + len(self._current_replies) + len(self._next_replies) + self._rolled_count
 
     @property
     def idle(self) -> bool:
@@ -207,23 +207,27 @@ class GroupCommit:
         self._current.append(future)
         return future
 
-    def call(self, committed: Committed) -> None:
-        """Like `point`, for a reply that is ready to be written: `committed(None)` writes the reply, without a task."""
+    def call(self, done: Done, outcome: object = None) -> None:
+        """Call `done` with the outcome of a decision made just now, once that is committed; else with the reason."""
+        self.reply([(done, outcome)])
+
+    def reply(self, replies: list[Reply]) -> None:
+        """Like `call`, for the outcomes of one decision about several requests."""
         if self._machine.frame.filled:
             if not self._scheduled:
                 if self._failed:  # the open frame will never be committed
-                    _call_all([committed], Unavailable(self._why))
+                    _tell_all(replies, Unavailable(self._why))
                     return
                 self.kick()
             if self._machine.frame.number != self._next_number:
                 self._part_replies()
-            self._next_calls.append(committed)
+            self._next_replies += replies
         elif not self._assured():
-            _call_all([committed], Unavailable(self._why))
+            _tell_all(replies, Unavailable(self._why))
         elif self._appending:
-            self._current_calls.append(committed)
+            self._current_replies += replies
         else:
-            _call_all([committed], None)
+            _tell_all(replies)
 
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
@@ -246,23 +250,23 @@ class GroupCommit:
 
     def _part_replies(self) -> None:
         """Separate the replies after a new frame was opened: earlier ones wait for an earlier frame than new ones."""
-        if self._next or self._next_calls:
-            self._rolled.append(_Waiting(self._next_number, self._next, self._next_calls))
-            self._rolled_count += len(self._next) + len(self._next_calls)
-            self._next, self._next_calls = [], []
+        if self._next or self._next_replies:
+            self._rolled.append(_Waiting(self._next_number, self._next, self._next_replies))
+            self._rolled_count += len(self._next) + len(self._next_replies)
+            self._next, self._next_replies = [], []
         self._next_number = self._machine.frame.number
 
     def _take_replies(self, number: int) -> None:
         """Take the replies that the commit of this frame releases: those that wait for this frame or an earlier one."""
         while self._rolled and self._rolled[0].number <= number:
             waiting = self._rolled.popleft()
-            self._rolled_count -= len(waiting.futures) + len(waiting.calls)
+            self._rolled_count -= len(waiting.futures) + len(waiting.replies)
             self._current += waiting.futures
-            self._current_calls += waiting.calls
+            self._current_replies += waiting.replies
         if self._next_number <= number or not self._machine.frame.filled:
             self._current += self._next
-            self._current_calls += self._next_calls
-            self._next, self._next_calls = [], []
+            self._current_replies += self._next_replies
+            self._next, self._next_replies = [], []
 
     def kick(self) -> None:
         """Schedule the commit of the open frame, after the events that are ready now have been handled."""
@@ -354,8 +358,8 @@ class GroupCommit:
         self._appending = False
         self.committed += 1
         self._released += self._current
-        self._calls += self._current_calls
-        self._current, self._current_calls = [], []
+        self._replies += self._current_replies
+        self._current, self._current_replies = [], []
         try:
             self._after_commit()
         except Exception:  # the frame is committed all the same
@@ -377,11 +381,11 @@ class GroupCommit:
     def _tell(self) -> None:
         """Release the replies that waited for frames that are committed."""
         released, self._released = self._released, []
-        calls, self._calls = self._calls, []
+        replies, self._replies = self._replies, []
         for future in released:
             if not future.done():
                 future.set_result(None)
-        _call_all(calls, None)
+        _tell_all(replies)
 
     def _note(self) -> None:
         self._noting = None
@@ -401,18 +405,18 @@ class GroupCommit:
         self._scheduled = False
         self._why = why
         self._part_replies()
-        waiting, calls = self._current, self._current_calls
+        waiting, replies = self._current, self._current_replies
         for rolled in self._rolled:
             waiting += rolled.futures
-            calls += rolled.calls
+            replies += rolled.replies
         self._rolled.clear()
         self._rolled_count = 0
-        self._current, self._current_calls = [], []
+        self._current, self._current_replies = [], []
         self._tell()
         for future in waiting:
             if not future.done():
                 future.set_exception(Unavailable(why))
-        _call_all(calls, Unavailable(why))
+        _tell_all(replies, Unavailable(why))
 
     def abandon(self, problem: BaseException) -> None:
         """Treat the machine like one whose log failed: its state can no longer be trusted."""
@@ -428,10 +432,10 @@ def _never() -> bool:
     return False
 
 
-def _call_all(calls: list[Committed], problem: BatonError | None) -> None:
+def _tell_all(replies: list[Reply], problem: BatonError | None = None) -> None:
     """Call every callback: one that raises must not keep the others from being called."""
-    for committed in calls:
+    for done, outcome in replies:
         try:
-            committed(problem)
+            done(outcome if problem is None else problem)
         except Exception:
             events.logger.exception("a response could not be written")

@@ -9,9 +9,10 @@ poll (long_polls.py). The shard decides what a command does. When the log fails,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from itertools import islice
+from typing import Any, ParamSpec, TypeVar
 
 from batonq.core.commands import (
     Arrival,
@@ -23,6 +24,7 @@ from batonq.core.commands import (
     Nack,
     Receive,
     Send,
+    Sent,
 )
 from batonq.core.limits import GROUP_MESSAGES_MAX, ROLL_ROWS
 from batonq.core.policy import QueuePolicy
@@ -38,7 +40,7 @@ from batonq.node.events import AlarmBoard
 from batonq.node.jobs.job_runner import JobRunner
 from batonq.node.routing.submission import Done, tell, told
 from batonq.node.settings import KIB, MIB, Settings
-from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit
+from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit, Reply
 from batonq.node.shard_host.long_polls import LongPolls
 from batonq.node.shard_host.waiters import NO_LEASES, Poll
 
@@ -88,7 +90,7 @@ class ShardHost:
         self._bytes_max = settings.frame_bytes_max
         self._roll_bytes = log.frame_bytes_max - COMMAND_BYTES_MAX
         self._pending_max = settings.pending_max
-        self._arrived: list[Submitted] = []
+        self._arrived: dict[tuple[type, int, int | None], list[Submitted]] = {}  # by type, queue and visibility
         self._execute: dict[type, Callable[[Sequence[Submitted]], None]] = {
             Send: self._execute_sends,
             Receive: self._execute_receives,
@@ -240,27 +242,27 @@ class ShardHost:
         `done` is called with the outcome (for a Receive: Leases) once that is committed, or with a BatonError. For a
         receive, returns the object through which it can be abandoned.
         """
-        poll = Poll(command, done, self.polls.remove) if isinstance(command, Receive) else None
         if not self._arrived:
             if self.serving and not self.commit.appending:
                 self.commit.kick()
             else:
                 self._loop.call_soon(self._execute_arrived)
-        self._arrived.append((command, done, poll))
+        poll: Poll | None = None
+        visibility_ms: int | None = None
+        if isinstance(command, Receive):
+            poll = Poll(command, done, self.polls.remove)
+            visibility_ms = command.visibility_ms
+        key = type(command), command.queue, visibility_ms
+        group = self._arrived.get(key)
+        if group is None:
+            self._arrived[key] = [(command, done, poll)]
+        else:
+            group.append((command, done, poll))
         return poll
 
     def _execute_arrived(self) -> None:
-        arrived, self._arrived = self._arrived, []
-        groups: dict[tuple[type, int, int | None], list[Submitted]] = {}
-        for one in arrived:
-            command = one[0]
-            key = type(command), command.queue, command.visibility_ms if isinstance(command, Receive) else None
-            group = groups.get(key)
-            if group is None:
-                groups[key] = [one]
-            else:
-                group.append(one)
-        for (kind, _, _), group in groups.items():
+        arrived, self._arrived = self._arrived, {}
+        for (kind, _, _), group in arrived.items():
             self._execute[kind](group)
 
     def _portions(self, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
@@ -270,17 +272,18 @@ class ShardHost:
         """
         start = 0
         while start < len(group):
+            if start == len(group) - 1:
+                yield group[start:]
+                return
             frame = self.shard.frame
             requests = min(TOGETHER_MAX, self._pending_max - self.commit.pending)
             messages = min(GROUP_MESSAGES_MAX, (self._words_max - len(frame.rows)) // ROW_WORDS)
             size = min(TOGETHER_BYTES_MAX, self._bytes_max - frame.variable_bytes - frame.finished_bytes)
             end = start
-            while end < len(group):
-                command = group[end][0]
-                requests -= 1
+            for command, _, _ in islice(group, start, start + max(requests, 1)):
                 messages -= messages_of(command)
                 size -= size_of(command)
-                if end > start and (requests < 0 or messages < 0 or size < 0):
+                if (messages < 0 or size < 0) and end > start:
                     break
                 end += 1
             yield group[start:end]
@@ -292,22 +295,36 @@ class ShardHost:
         for _, done, _ in some:
             tell(done, outcome)
 
-    def _release(self, done: Done, outcome: object) -> None:
-        self.commit.call(lambda problem: done(outcome if problem is None else problem))
-
-    def _execute_sends(self, group: Sequence[Submitted]) -> None:
-        for some in self._portions(group):
+    def _execute_parts(
+        self, decide: Callable[[list[Any], int], Sequence[object]], parts: Iterable[Sequence[Submitted]], adds: bool
+    ) -> None:
+        """Execute requests of one queue, part by part. Each gets its outcome when that is committed."""
+        for some in parts:
             try:
-                now_ms = self.begin(adds=True)
-                outcomes = self.run(self.shard.send, [one[0] for one in some], now_ms)  # type: ignore[misc]
-                offset = self.shard.numbers_from(some[0][0].queue)
+                now_ms = self.begin(adds=adds)
+                outcomes = self.run(decide, [one[0] for one in some], now_ms)
             except Exception as problem:
                 self._refuse(some, problem)
                 continue
-            for (_, done, _), sent in zip(some, outcomes, strict=True):
-                self._release(done, sent.numbered(offset))
+            self.commit.reply([(one[1], outcome) for one, outcome in zip(some, outcomes, strict=True)])
         if self.shard.woken:
             self.polls.woken()
+
+    def _execute_sends(self, group: Sequence[Submitted]) -> None:
+        self._execute_parts(self._send, self._portions(group), adds=True)
+
+    def _send(self, commands: Sequence[Send], now_ms: int) -> list[Sent]:
+        outcomes = self.shard.send(commands, now_ms)
+        offset = self.shard.numbers_from(commands[0].queue)
+        return [sent.numbered(offset) for sent in outcomes] if offset else outcomes
+
+    def _execute_deletes(self, group: Sequence[Submitted]) -> None:
+        self._execute_parts(self.shard.delete, self._portions(group), adds=False)
+
+    def _execute_others(self, group: Sequence[Submitted]) -> None:
+        decide = self.shard.nack if isinstance(group[0][0], Nack) else self.shard.change_visibility
+        each = ([one] for one in group)
+        self._execute_parts(lambda commands, now_ms: [decide(commands[0], now_ms)], each, adds=False)
 
     def _execute_receives(self, group: Sequence[Submitted]) -> None:
         wanted = [one for one in group if one[2] is not None and not one[2].left]
@@ -326,43 +343,20 @@ class ShardHost:
         except Exception as problem:
             self._refuse(some, problem)
             return
+        replies: list[Reply] = []
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
                 tell(poll.done, outcome)
             elif outcome or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
-                poll.leases = outcome
-                self.commit.call(poll.committed)
+                poll.served = True
+                replies.append((poll.done, outcome))
             else:
                 try:
                     self.polls.add(poll)
                 except OverLimit as problem:
                     tell(poll.done, problem)
-
-    def _execute_deletes(self, group: Sequence[Submitted]) -> None:
-        for some in self._portions(group):
-            try:
-                now_ms = self.begin()
-                outcomes = self.run(self.shard.delete, [one[0] for one in some], now_ms)  # type: ignore[misc]
-            except Exception as problem:
-                self._refuse(some, problem)
-                continue
-            for (_, done, _), results in zip(some, outcomes, strict=True):
-                self._release(done, results)
-        if self.shard.woken:  # a FIFO group is unlocked
-            self.polls.woken()
-
-    def _execute_others(self, group: Sequence[Submitted]) -> None:
-        for one in group:
-            command, done, _ = one
-            decide = self.shard.nack if isinstance(command, Nack) else self.shard.change_visibility
-            try:
-                results = self.run(decide, command, self.begin())  # type: ignore[arg-type]
-            except Exception as problem:
-                self._refuse([one], problem)
-                continue
-            self._release(done, results)
-        if self.shard.woken:
-            self.polls.woken()
+        if replies:
+            self.commit.reply(replies)
 
     # --- leases whose answer was late or lost ---------------------------------------------------------
 

@@ -19,9 +19,10 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events
+from batonq.node.routing.submission import tell
 from batonq.node.settings import MIB, Settings
 from batonq.node.shard_host.group_commit import GroupCommit
-from batonq.node.shard_host.waiters import HintWait, Poll, ServingBudget, Waiters, Watcher
+from batonq.node.shard_host.waiters import NO_LEASES, HintWait, Poll, ServingBudget, Waiters, Watcher
 
 ROOM_RETRY_S = 1.0
 # Limits on serving waiters before one frame is sealed:
@@ -87,7 +88,7 @@ class LongPolls:
 
     def _time_over(self, poll: Poll) -> None:
         if self._waiters.remove(poll):
-            self._host.commit.call(poll.committed)
+            self._host.commit.call(poll.done, NO_LEASES)
 
     def stop(self) -> None:
         """Answer every waiter now, and accept no new ones: the node is stopping."""
@@ -104,7 +105,7 @@ class LongPolls:
             self._retry = None
         for poll in self._waiters.polls():
             self._waiters.remove(poll)
-            poll.committed(Unavailable(why))
+            tell(poll.done, Unavailable(why))
         for other in self._waiters.others():
             other.end()
 
@@ -256,13 +257,13 @@ class LongPolls:
                 leases = self._lease(poll.command, budget)
             except BatonError as problem:
                 waiters.remove(poll)
-                poll.committed(problem)
+                tell(poll.done, problem)
                 continue
             if not leases:
                 return  # if there is more to look at, the shard has marked the queue
             waiters.remove(poll)
-            poll.leases = leases
-            self._host.commit.call(poll.committed)
+            poll.served = True
+            self._host.commit.call(poll.done, leases)
         if waiters.count(queue):
             self._unserved[queue] = None
 

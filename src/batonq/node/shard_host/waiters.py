@@ -7,34 +7,29 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from batonq.core.commands import Leases, Receive
-from batonq.errors import BatonError, OverLimit
-from batonq.node.routing.submission import Done, tell
+from batonq.errors import OverLimit
+from batonq.node.routing.submission import Done
 
 T = TypeVar("T")
 
 
 class Poll:
-    """One receive at a shard, until its leases are committed. It may wait for messages meanwhile."""
+    """One receive at a shard. It may wait for messages."""
 
-    __slots__ = ("_remove", "command", "done", "leases", "left", "timer")
+    __slots__ = ("_remove", "command", "done", "left", "served", "timer")
 
     def __init__(self, command: Receive, done: Done, remove: Callable[[Poll], None]) -> None:
         self.command = command
         self.done = done
-        self.leases: Leases | None = None  # set when the receive is served; None: there were no messages
+        self.served = False  # it has leases, which may still have to be committed
         self.left = False  # the caller has abandoned it
         self.timer: asyncio.TimerHandle | None = None
         self._remove = remove
 
-    def committed(self, problem: BatonError | None) -> None:
-        """Called when the decision is committed, or cannot be."""
-        outcome = self.leases if self.leases is not None else NO_LEASES
-        tell(self.done, outcome if problem is None else problem)
-
     def abandon(self) -> None:
         """The caller no longer wants the receive. Leases that it already has are reported, to be given back."""
         self.left = True
-        if self.leases is None:
+        if not self.served:
             self._remove(self)
 
 
