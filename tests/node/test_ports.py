@@ -12,7 +12,7 @@ import pytest
 
 from batonq.core.commands import Leases
 from batonq.core.ids import message_id
-from batonq.core.payload import Payload
+from batonq.core.payload import Payloads
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs.job_control import Redrive
@@ -174,12 +174,13 @@ def test_a_shard_that_is_not_served_says_so_over_the_wire(tmp_path: Path) -> Non
 
 def test_a_body_goes_over_the_wire_once() -> None:
     body = b"x" * 10_000
-    payload = Payload(1, "sender", "group", "", "", b"", b"", body, b"m" * 16)
-    received = Received(0, Leases(1, 2, [3], [4], [5], [6], [7]), bodies=[body], payloads=[payload])
+    payloads = Payloads([body], [0], [b"m" * 16], ["sender"], ["group"])
+    received = Received(0, Leases(1, 2, [3], [4], [5], [6], [7]), *payloads)
     data = wire.encode_outcomes([received])
     assert len(data) < 2 * len(body)
     (read,) = wire.decode_outcomes(data)
-    assert (read.bodies, read.payloads, len(read)) == ([body], [payload], 1)
+    assert (read.bodies, read.digests, read.senders, read.groups) == ([body], [b"m" * 16], ["sender"], ["group"])
+    assert len(read) == 1 and not read.is_bare
 
 
 def test_an_error_is_itself_again() -> None:

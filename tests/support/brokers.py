@@ -52,7 +52,7 @@ async def received(
     holder: str,
     attempt: str = "",
 ) -> Received:
-    command = Receive(queue.number, max_messages, visibility_ms, holder, attempt, wait_ms)
+    command = Receive(queue.number, max_messages, visibility_ms, holder, attempt, wait_ms, whole=True)
     outcome: Received = await submitted(lambda command, done: broker.receive(queue, command, done), command)  # type: ignore[arg-type]
     return outcome
 

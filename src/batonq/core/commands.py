@@ -246,11 +246,12 @@ class Leases:
         whole = self.whole
         if whole is None:
             return make(self)
-        if whole.kept is None:
-            whole.kept = {}
-        if name not in whole.kept:
-            whole.kept[name] = make(whole)
-        return whole.kept[name]
+        kept = whole.kept
+        if kept is None:
+            kept = whole.kept = {}
+        if name not in kept:
+            kept[name] = make(whole)
+        return kept[name]
 
     def __iter__(self) -> Iterator[Lease]:
         for at in range(len(self.slots)):
@@ -272,6 +273,13 @@ class Leases:
             extent >> 32,
             self.overlays[at] if self.overlays else (),
         )
+
+    def first_receives_ms(self) -> Sequence[int]:
+        """The time of each message's first receive."""
+        if self.firsts_ms:
+            return self.firsts_ms
+        leased_ms = self.leased_ms
+        return [sent_ms if sent_ms > leased_ms else leased_ms for sent_ms in self.sents_ms]
 
     def claims(self) -> list[tuple[int, int, int]]:
         epochs = self.epochs or [1] * len(self.slots)

@@ -16,17 +16,22 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from operator import add
 from typing import Any, NamedTuple
 
 from batonq.core.commands import Send
 
 PAYLOAD_VERSION = 1
+_new = tuple.__new__  # what a named tuple's own constructor calls, without an extra Python frame
 _HEADER = struct.Struct("<BBHHHHI16sQI")
 _HEADER_BYTES = _HEADER.size
 _MD5_AT = struct.calcsize("<BBHHHHI")
 _LENGTH = struct.Struct(">I")
-_BARE = struct.Struct("<HH10s16s8xI")  # the header as: version and content, sender length, other lengths, MD5, …
-_NO_LENGTHS = bytes(10)
+# The header as columns are read: content, length of the sender, of the others (group, dedup id, trace, lineage), MD5,
+# length of the attributes.
+_PARTS = struct.Struct("<xBH10s16s8xI")
+_OTHERS = struct.Struct("<HHHI")
+_NO_OTHERS = bytes(_OTHERS.size)
 AS_IS = 0x40  # flag in the content: the body needs no escapes as a JSON string
 NO_DIGEST = 0x80  # flag in the content: the body's MD5 has not been needed yet and is not stored
 _NO_MD5 = bytes(16)
@@ -202,28 +207,81 @@ def decode(data: bytes) -> Payload:
     return Payload(sent_ms, sender, group, dedup_id, trace, lineage, attributes, body, md5, content)
 
 
-def read_bare(section: bytes, extents: Sequence[int]) -> tuple[list[int], list[bytes], list[bytes]] | None:
-    """(contents, MD5s, bodies) of payloads in one variable section that have only a sender, an MD5 and a body.
+class Payloads(NamedTuple):
+    """The payloads of several messages, as columns. A column that no message uses is empty."""
 
-    A content may include `NO_DIGEST` and `AS_IS`. Returns None if any payload has more, or is not complete.
+    bodies: Sequence[bytes] = ()
+    contents: Sequence[int] = ()  # with the flags NO_DIGEST and AS_IS
+    digests: Sequence[bytes] = ()  # MD5 of each body; without a meaning where the content has NO_DIGEST
+    senders: Sequence[str] = ()
+    groups: Sequence[str] = ()
+    dedup_ids: Sequence[str] = ()
+    traces: Sequence[str] = ()
+    lineages: Sequence[bytes] = ()
+    attributes: Sequence[bytes] = ()
+
+    def part(self, start: int, end: int) -> Payloads:
+        """The payloads from index `start` to `end`."""
+        return _new(Payloads, [column[start:end] for column in self])
+
+
+def read_payloads(sections: Sequence[bytes], extents: Sequence[int], senders: bool) -> Payloads | None:
+    """The payloads at these extents, each in its variable section; None if one is not complete.
+
+    The senders are read only on request.
     """
     contents: list[int] = []
     digests: list[bytes] = []
-    bodies: list[bytes] = []
-    unpack = _BARE.unpack_from
-    end = len(section)
-    for extent in extents:
+    rests: list[bytes] = []  # what follows the sender
+    has_more = False
+    unpack = _PARTS.unpack_from
+    for section, extent in zip(sections, extents, strict=True):
         offset = extent & 0xFFFFFFFF
-        after = offset + (extent >> 32)
-        if after > end:
+        end = offset + (extent >> 32)
+        if end > len(section):
             return None
-        kind, sender_n, lengths, md5, attributes_n = unpack(section, offset)
-        if lengths != _NO_LENGTHS or attributes_n:
-            return None
-        contents.append(kind >> 8)
+        content, sender_n, others_n, md5, attributes_n = unpack(section, offset)
+        contents.append(content)
         digests.append(md5)
-        bodies.append(section[offset + _HEADER_BYTES + sender_n : after])
-    return contents, digests, bodies
+        rests.append(section[offset + _HEADER_BYTES + sender_n : end])
+        if attributes_n or others_n != _NO_OTHERS:
+            has_more = True
+    names = _read_senders(sections, extents) if senders else ()
+    if not has_more:
+        return Payloads(rests, contents, digests, names)
+    offsets = [extent & 0xFFFFFFFF for extent in extents]
+    _, _, others, _, attribute_lengths = zip(*map(unpack, sections, offsets), strict=True)
+    columns: list[Sequence[bytes]] = []
+    starts = [0] * len(rests)
+    for lengths in (*zip(*map(_OTHERS.unpack, others), strict=True), attribute_lengths):
+        column: Sequence[bytes] = ()
+        if any(lengths):
+            ends = [*map(add, starts, lengths)]
+            column = [rest[start:end] for rest, start, end in zip(rests, starts, ends, strict=True)]
+            starts = ends
+        columns.append(column)
+    bodies = [rest[start:] for rest, start in zip(rests, starts, strict=True)]
+    texts = [[*map(bytes.decode, column)] for column in columns[:3]]
+    return Payloads(bodies, contents, digests, names, *texts, *columns[3:])
+
+
+def _read_senders(sections: Sequence[bytes], extents: Sequence[int]) -> Sequence[str]:
+    senders: list[str] = []
+    for section, extent in zip(sections, extents, strict=True):
+        offset = extent & 0xFFFFFFFF
+        start = offset + _HEADER_BYTES
+        senders.append(section[start : start + _PARTS.unpack_from(section, offset)[1]].decode())
+    return senders
+
+
+def columns_of(payloads: Sequence[Payload]) -> Payloads:
+    """Decoded payloads as columns."""
+    if not payloads:
+        return Payloads()
+    _, senders, groups, dedup_ids, traces, lineages, attributes, bodies, digests, contents = zip(*payloads, strict=True)
+    contents = [content if md5 else content | NO_DIGEST for content, md5 in zip(contents, digests, strict=True)]
+    others = [column if any(column) else () for column in (senders, groups, dedup_ids, traces, lineages, attributes)]
+    return Payloads(bodies, contents, digests, *others)
 
 
 def with_lineage(payload: Payload, lineage: Lineage) -> Payload:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from batonq.core.commands import (
@@ -155,13 +156,13 @@ class Broker(JobControl):
             self._begin(lambda: self._send_spread(queue, command, first_try), done)
             return
 
-        def answered(outcome: Sent | BatonError) -> None:
-            if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
-                self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has more shards now
-            else:
-                done(outcome)
+        self._submit(queue.shard, command, partial(self._sent, queue, command, done))
 
-        self._submit(queue.shard, command, answered)
+    def _sent(self, queue: Queue, command: Send, done: Done, outcome: Sent | BatonError) -> None:
+        if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
+            self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has more shards now
+        else:
+            done(outcome)
 
     async def _send_spread(self, queue: Queue, command: Send, first_try: bool) -> Sent:
         if command.once is not None:
@@ -193,17 +194,17 @@ class Broker(JobControl):
         if len(queue.shards) > 1:
             return self._begin(lambda: self._receive_spread(queue, command), done)
 
-        def answered(outcome: Received | BatonError) -> None:
-            if isinstance(outcome, Received) and outcome:
-                try:
-                    self._seal(queue, outcome)
-                except Exception as problem:
-                    outcome.give_back()
-                    done(told(problem))
-                    return
-            done(outcome)
+        return self._submit(queue.shard, command, partial(self._received, queue, done))
 
-        return self._submit(queue.shard, command, answered)
+    def _received(self, queue: Queue, done: Done, outcome: Received | BatonError) -> None:
+        if isinstance(outcome, Received):
+            try:
+                self._seal(queue, outcome)
+            except Exception as problem:
+                outcome.give_back()
+                done(told(problem))
+                return
+        done(outcome)
 
     def _seal(self, queue: Queue, received: Received) -> None:
         """Add the receipts."""

@@ -75,7 +75,7 @@ def _takes_long(found: BrokerReceived, binary: bool) -> bool:
 
 def _size(found: BrokerReceived) -> int:
     bodies = found.bodies or [delivery.body for delivery in found.rows]
-    attributes = [payload.attributes for payload in found.payloads] or [row.attributes for row in found.rows]
+    attributes = found.attributes or [row.attributes for row in found.rows]
     return sum(map(len, bodies)) + ATTRIBUTES_FACTOR * sum(map(len, attributes))
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
-from batonq.core.commands import Arrival, Entry, Lease, MessageView, Place
-from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, read_bare, with_lineage
+from batonq.core.commands import Arrival, Entry, Lease, Leases, MessageView, Place
+from batonq.core.payload import (
+    Lineage,
+    Payload,
+    Payloads,
+    decode,
+    encode_payload,
+    merge_lineage,
+    read_payloads,
+    with_lineage,
+)
 from batonq.core.records import ROW_BYTES, Reason
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogGap, MessageGone
@@ -43,26 +51,13 @@ def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payloa
         return read_place(log, shard.place(message.slot))
 
 
-def read_run(
-    log: Log, positions: Sequence[int], extents: Sequence[int]
-) -> tuple[list[int], list[bytes], list[bytes]] | None:
-    """(contents, MD5s, bodies) of messages that have only bodies; None: some have more, or must be read one by one."""
-    first = positions[0] >> 16
-    if positions[-1] >> 16 == first and max(positions) >> 16 == first == min(positions) >> 16:
-        section = log.section(first)
-        return None if section is None else read_bare(section, extents)
-    contents: list[int] = []
-    digests: list[bytes] = []
-    bodies: list[bytes] = []
-    for number, places in groupby(zip(positions, extents, strict=True), lambda place: place[0] >> 16):
-        section = log.section(number)
-        found = None if section is None else read_bare(section, [extent for _, extent in places])
-        if found is None:
-            return None
-        contents += found[0]
-        digests += found[1]
-        bodies += found[2]
-    return contents, digests, bodies
+def read_run(log: Log, leases: Leases, senders: bool) -> Payloads | None:
+    """The payloads of leased messages, without overlays; None: they must be read one by one."""
+    numbers = [position >> 16 for position in leases.positions]
+    sections = {number: log.section(number) for number in set(numbers)}
+    if None in sections.values():
+        return None
+    return read_payloads([sections[number] for number in numbers], leases.extents, senders)  # type: ignore[misc]
 
 
 def read_place(log: Log, place: Place) -> Payload:

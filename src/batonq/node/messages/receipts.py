@@ -24,6 +24,7 @@ from array import array
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from itertools import repeat
@@ -87,16 +88,17 @@ class Receipts:
         self._stamps.clear()
 
     def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
-        """One receipt per lease."""
-        if leases.epochs or not leases:
-            return self.seal_claims(tenant, queue, shard, leases.claims())
-
-        def seal(some: Leases) -> list[str]:
-            slots = some.slots if isinstance(some.slots, range) else as_run([*some.slots])
-            return self.seal_first(tenant, queue, shard, slots, some.sequences)
-
-        sealed: list[str] = leases.shared("receipts", seal)
+        """One receipt per lease. Leases of requests that were served together are sealed together."""
+        if not leases:
+            return []
+        sealed: list[str] = leases.shared("receipts", partial(self._seal_run, tenant, queue, shard))
         return sealed if leases.whole is None else sealed[leases.start : leases.start + len(leases)]
+
+    def _seal_run(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
+        if leases.epochs:
+            return self.seal_claims(tenant, queue, shard, leases.claims())
+        slots = leases.slots if isinstance(leases.slots, range) else as_run([*leases.slots])
+        return self.seal_first(tenant, queue, shard, slots, leases.sequences)
 
     def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
         """One receipt per (slot, sequence, epoch).

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import NamedTuple
 
 from batonq.core.commands import Lease, Leases
 from batonq.core.ids import message_id, message_ids
-from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload
+from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload, Payloads, columns_of
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.state.messages import Failure
 from batonq.errors import LogError, MessageGone
+from batonq.log.interface import Log
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.log_reader import read_message, read_run
 from batonq.node.shard_host.host import ShardHost
@@ -21,6 +23,7 @@ from batonq.node.shard_host.waiters import NO_LEASES
 ANSWER_BYTES_MAX = 12 * 1024 * 1024  # of the messages of one receive, unless a single message is larger
 FEW_LEASES = 10  # this many fit, whatever their size
 CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
+_new = tuple.__new__  # what a named tuple's own constructor calls, without an extra Python frame
 
 
 class Delivery(NamedTuple):
@@ -52,14 +55,21 @@ def nothing_to_give_back() -> None:
 
 @dataclass(slots=True)
 class Received:
-    """The outcome of a Receive: messages as columns. The broker adds the receipts and `give_back`."""
+    """The outcome of a Receive: messages as columns. A column that no message uses is empty. The broker adds the
+    receipts and `give_back`.
+    """
 
     shard: int
     leases: Leases = field(default_factory=lambda: NO_LEASES)
     bodies: Sequence[bytes] = ()
-    contents: Sequence[int] = ()  # for messages that have only bodies: type of each body, see payload.py
+    contents: Sequence[int] = ()  # type of each body, with flags, see payload.py
     digests: Sequence[bytes] = ()
-    payloads: Sequence[Payload] = ()  # all parts of each message; empty: the messages have only bodies
+    senders: Sequence[str] = ()  # only if the command asks for whole messages
+    groups: Sequence[str] = ()
+    dedup_ids: Sequence[str] = ()
+    traces: Sequence[str] = ()
+    lineages: Sequence[bytes] = ()
+    attributes: Sequence[bytes] = ()
     failures: Mapping[int, Failure] = field(default_factory=dict)  # of earlier attempts, by the message's slot
     numbers_from: int = 0  # added to a sequence to number a message in its queue, see Spread
     receipts: Sequence[str] = ()
@@ -72,49 +82,48 @@ class Received:
     @property
     def is_bare(self) -> bool:
         """Whether the messages have only bodies, whatever happened to them before."""
-        return not self.payloads and not self.rows
+        return not (self.attributes or self.groups or self.dedup_ids or self.traces or self.lineages or self.rows)
 
     def message_ids(self) -> list[str]:
-        return message_ids(self.shard, self.leases.sequences)
+        """The id of each message: its first one, if it was moved."""
+        ids = message_ids(self.shard, self.leases.sequences)
+        if not self.lineages:
+            return ids
+        return [_first_id(lineage) or own for lineage, own in zip(self.lineages, ids, strict=True)]
 
     def deliveries(self) -> Sequence[Delivery]:
         """The messages one by one."""
         if self.rows or not self.bodies:
             return self.rows
-        payloads = self.payloads or map(_bare_payload, self.contents, self.digests, self.bodies)
-        receipts = self.receipts or [""] * len(self.bodies)
-        return [
-            self._delivery(lease, payload, receipt)
-            for lease, payload, receipt in zip(self.leases, payloads, receipts, strict=True)
-        ]
-
-    def _delivery(self, lease: Lease, payload: Payload, receipt: str) -> Delivery:
-        lineage = Lineage.decode(payload.lineage) if payload.lineage else None
-        own_id = lineage.message_id if lineage is not None else ""
-        return Delivery(
-            own_id or message_id(self.shard, lease.sequence),
-            receipt,
-            payload.body,
-            payload.body_md5,
-            payload.attributes,
-            payload.sender,
-            payload.group,
-            payload.dedup_id,
-            payload.trace,
-            self.numbers_from + lease.sequence,
-            lease.sent_ms,
-            lease.first_received_ms,
-            lease.receive_count,
-            lease.deadline_ms,
-            lease.priority,
-            lineage,
-            self.failures.get(lease.slot),
-            payload.content,
+        leases, numbers_from = self.leases, self.numbers_from
+        contents, digests = self.contents, self.digests
+        if max(contents) & NO_DIGEST:
+            digests = [b"" if content & NO_DIGEST else md5 for content, md5 in zip(contents, digests, strict=True)]
+        columns = zip(
+            self.message_ids(),
+            self.receipts or repeat(""),
+            self.bodies,
+            digests,
+            self.attributes or repeat(b""),
+            self.senders or repeat(""),
+            self.groups or repeat(""),
+            self.dedup_ids or repeat(""),
+            self.traces or repeat(""),
+            [numbers_from + sequence for sequence in leases.sequences],
+            leases.sents_ms,
+            leases.first_receives_ms(),
+            leases.counts or repeat(1),
+            repeat(leases.deadline_ms),
+            leases.priorities or repeat(leases.priority),
+            [Lineage.decode(lineage) if lineage else None for lineage in self.lineages] or repeat(None),
+            map(self.failures.get, leases.slots) if self.failures else repeat(None),
+            [content & CONTENT_BITS for content in contents],
         )
+        return [_new(Delivery, row) for row in columns]
 
 
-def _bare_payload(content: int, digest: bytes, body: bytes) -> Payload:
-    return Payload(0, "", "", "", "", b"", b"", body, b"" if content & NO_DIGEST else digest, content & CONTENT_BITS)
+def _first_id(lineage: bytes) -> str:
+    return Lineage.decode(lineage).message_id if lineage else ""
 
 
 class Deliveries:
@@ -133,34 +142,31 @@ class Deliveries:
     @staticmethod
     def is_cold(host: ShardHost, leases: Leases) -> bool:
         """Whether reading these messages would have to wait for the disk. If so, call `warm` first."""
-        return bool(leases.shared("cold", lambda some: _cold(host, some.positions)))
+        return bool(_cold(host, leases.positions))
 
     def read(self, queue: int, host: ShardHost, leases: Leases, whole: bool, room: int = ANSWER_BYTES_MAX) -> Received:
         """The leased messages. Those that do not fit into one answer are given back. Check `is_cold` first."""
         if len(leases) > FEW_LEASES or room < ANSWER_BYTES_MAX:
             leases = _fitting(queue, host, leases, room)
+        payloads = None if leases.overlays or not leases else _read_shared(host.log, leases, whole)
+        if payloads is None:
+            leases, payloads = self._read_each(queue, host, leases)
         shard = host.shard
-        received = Received(shard.number, leases, numbers_from=shard.numbers_from(queue))
-        received.failures = shard.failures_of(leases)
-        if not whole and not leases.overlays and leases:
-            found = _read_bare(host, leases)
-            if found is not None:
-                received.contents, received.digests, received.bodies = found
-                return received
+        return Received(shard.number, leases, *payloads, shard.failures_of(leases), shard.numbers_from(queue))
+
+    def _read_each(self, queue: int, host: ShardHost, leases: Leases) -> tuple[Leases, Payloads]:
+        """Read the messages one by one. Returns the leases of those that could be read, and their payloads."""
         places: list[int] = []
         payloads: list[Payload] = []
         for at, lease in enumerate(leases):
             try:
-                payloads.append(read_message(shard, host.log, lease))
+                payloads.append(read_message(host.shard, host.log, lease))
                 places.append(at)
             except MessageGone:
                 continue  # purged before the reply was sent
             except LogError as problem:
-                self._unreadable(queue, shard, lease, problem)
-        received.leases = leases.pick(places)
-        received.payloads = payloads
-        received.bodies = [payload.body for payload in payloads]
-        return received
+                self._unreadable(queue, host.shard, lease, problem)
+        return leases.pick(places), columns_of(payloads)
 
     def _unreadable(self, queue: int, shard: Shard, lease: Lease, problem: LogError) -> None:
         """Report a body that cannot be read. Its message stays where it is, and the others are delivered."""
@@ -169,23 +175,21 @@ class Deliveries:
         self._alarms.put(f"unreadable:{queue}", text, severity="critical", queue=name)
 
 
-def _read_bare(host: ShardHost, leases: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
-    """Contents, MD5s and bodies, if the messages have only bodies; None: each must be read on its own."""
+def _read_shared(log: Log, leases: Leases, whole: bool) -> Payloads | None:
+    """The payloads, read at once for all requests that were served together; None: they must be read one by one."""
 
-    def read(some: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
+    def read(run: Leases) -> Payloads | None:
         try:
-            return read_run(host.log, some.positions, some.extents)
+            return read_run(log, run, whole)
         except LogError:
             return None
 
-    found: tuple[list[int], list[bytes], list[bytes]] | None = leases.shared("bare", read)
+    payloads: Payloads | None = leases.shared("whole payloads" if whole else "payloads", read)
     if leases.whole is None:
-        return found
-    if found is None:  # some message has more than a body
+        return payloads
+    if payloads is None:  # because of one message, which another request may have
         return read(leases)
-    start, end = leases.start, leases.start + len(leases)
-    contents, digests, bodies = found
-    return contents[start:end], digests[start:end], bodies[start:end]
+    return payloads.part(leases.start, leases.start + len(leases))
 
 
 def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:

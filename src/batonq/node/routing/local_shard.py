@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
 from batonq.core.spread import Hint
@@ -43,7 +44,7 @@ class LocalShard:
             return None
         if not isinstance(command, Receive):
             return host.submit(command, done)
-        return host.submit(command, lambda outcome: self._deliver(host, command, done, outcome))
+        return host.submit(command, partial(self._deliver, host, command, done))
 
     def _deliver(self, host: ShardHost, command: Receive, done: Done, outcome: Leases | BatonError) -> None:
         """Read the messages of committed leases. Messages that cannot be handed over are given back."""
@@ -53,14 +54,17 @@ class LocalShard:
             done(Received(self._number))
         else:
             try:
-                is_late = host.is_late(outcome) or self._deliveries.is_cold(host, outcome)
+                must_wait = outcome.shared("wait", partial(self._must_wait, host))
             except Exception as problem:
                 self._fail(host, command, done, outcome, problem)
                 return
-            if is_late:
+            if must_wait:
                 self._tasks.spawn(self._deliver_later(host, command, done, outcome))
             else:
                 self._hand_over(host, command, done, outcome)
+
+    def _must_wait(self, host: ShardHost, leases: Leases) -> bool:
+        return host.is_late(leases) or self._deliveries.is_cold(host, leases)
 
     async def _deliver_later(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
         """Extend leases that are partly over, and read what is only on the disk."""
@@ -80,7 +84,7 @@ class LocalShard:
             self._fail(host, command, done, leases, problem)
             return
         if not command.attempt:
-            received.give_back = lambda: host.give_back(command.queue, received.leases.claims())
+            received.give_back = partial(_give_back, host, command.queue, received.leases)
         tell(done, received)
 
     @staticmethod
@@ -196,6 +200,10 @@ class LocalShard:
         results = host.arrive(arrivals)
         await committed(host)
         return results
+
+
+def _give_back(host: ShardHost, queue: int, leases: Leases) -> None:
+    host.give_back(queue, leases.claims())
 
 
 def _seen(host: ShardHost, job: Job) -> JobView:

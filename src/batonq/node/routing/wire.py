@@ -30,7 +30,6 @@ from batonq.core.commands import (
     Send,
     Sent,
 )
-from batonq.core.payload import Payload
 from batonq.core.shard.state.messages import Failure
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Received
@@ -90,9 +89,7 @@ _COMMANDS = {
 }
 _RECEIVED_OWN = ("receipts", "rows", "give_back")  # set by the asking node
 _sent = _form(Sent, 0, each=Sequence[Accepted | Problem])
-_received = _form(
-    Received, 1, _RECEIVED_OWN, leases=_leases.struct, payloads=Sequence[Payload], failures=dict[int, Failure]
-)
+_received = _form(Received, 1, _RECEIVED_OWN, leases=_leases.struct, failures=dict[int, Failure])
 
 
 class _Results(Struct, array_like=True, tag=2, gc=False):
@@ -124,8 +121,6 @@ def _written(value: Any) -> Any:
         written: Any = form.struct(*form.values(value))
         if isinstance(value, Received):
             written.leases = _leases.struct(*_leases.values(value.leases))
-            if value.payloads:  # which have the bodies
-                written.bodies = ()
         return written
     if value is ALONE:
         return value
@@ -145,8 +140,6 @@ def _read(value: Any) -> Any:
         plain.each = [*map(_heard, plain.each)]
     elif isinstance(plain, Received):
         plain.leases = _read(plain.leases)
-        if plain.payloads:
-            plain.bodies = [payload.body for payload in plain.payloads]
     return plain
 
 
