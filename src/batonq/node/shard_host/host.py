@@ -576,10 +576,10 @@ def size_of(command: Command) -> int:
     """The approximate number of bytes that a command puts into a frame beside its records."""
     if not isinstance(command, Send):
         return 0
-    size = sum([len(body) for body in command.bodies]) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
-    for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
-        if column:
-            size += sum([len(value) for value in column])
+    size = sum(map(len, command.bodies)) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
+    if command.has_columns:
+        for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
+            size += sum(map(len, column))
     return size
 
 
