@@ -45,6 +45,7 @@ SHOWN_LENGTH_MAX = 200
 
 _HEAD = struct.Struct("<BHHI")
 _BODY = struct.Struct("<IQH")  # slot, sequence with the epoch's low half above it, epoch's high half
+_RECEIPT = struct.Struct(f"<{_HEAD.size}sIQH{SEAL_BYTES}s")  # head, body as in _BODY, seal
 _WHOLE = struct.Struct("<BHHIIIHI")
 _HEAD_BYTES = _HEAD.size
 _SEALED_BYTES = _WHOLE.size
@@ -53,7 +54,6 @@ _PARTS = struct.Struct(f"{_HEAD_BYTES}s{_BODY.size}s{SEAL_BYTES}s")
 _BLOCK = struct.Struct("<QII")  # sequence divided by six, slot minus sequence, epoch
 _SEQUENCE_MAX = (1 << 48) - 1
 _LOW32 = 0xFFFFFFFF
-_RUN_MIN = 24  # from this length on, building a run by columns is faster
 _FIRST = 1 << 48  # the first epoch, shifted above a sequence
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 # `+` and `/` of the standard alphabet are not ours: they become `!`, which is in neither alphabet.
@@ -108,24 +108,26 @@ class Receipts:
         """
         stamp = self._newest_stamp(tenant, queue, shard)
         head, state, _ = stamp
-        pack = _BODY.pack
+        copy, pack, pack_block = state.copy, _RECEIPT.pack, _BLOCK.pack
         parts: list[bytes] = []
-        known: tuple[int, int, int] | None = None
+        known = b""
         digest = b""
         for slot, sequence, epoch in claims:
-            block, at = divmod(sequence, SEALS)
-            wanted = block, slot - sequence, epoch
-            if wanted != known:
-                known = wanted
-                digest = _digest(state, wanted)
-            body = pack(slot, sequence | (epoch & 0xFFFF) << 48, epoch >> 16)
-            parts += (head, body, digest[at * SEAL_BYTES : at * SEAL_BYTES + SEAL_BYTES])
+            number, at = divmod(sequence, SEALS)
+            block = pack_block(number, (slot - sequence) & _LOW32, epoch)
+            if block != known:
+                known = block
+                mac = copy()
+                mac.update(block)
+                digest = mac.digest()
+            seal = digest[at * SEAL_BYTES : at * SEAL_BYTES + SEAL_BYTES]
+            parts.append(pack(head, slot, sequence | (epoch & 0xFFFF) << 48, epoch >> 16, seal))
         return self._written(stamp, b"".join(parts), claims)
 
     def seal_first(
         self, tenant: str, queue: int, shard: int, slots: Sequence[int], sequences: Sequence[int]
     ) -> list[str]:
-        """One receipt per first lease. Neighbours are sealed at once, long runs one column of bytes at a time."""
+        """One receipt per first lease. Neighbours are sealed at once."""
         count = len(slots)
         claims = [*zip(slots, sequences, repeat(1), strict=False)]
         first = sequences[0]
@@ -142,22 +144,12 @@ class Receipts:
             mac.update(pack(block, offset, 1))
             digests.append(mac.digest())
         seals = b"".join(digests)[first % SEALS * SEAL_BYTES :]
-        if count < _RUN_MIN:
-            body = _BODY.pack
-            parts = [head, b"", b""] * count
-            parts[1::3] = [body(slot, sequence | _FIRST, 0) for slot, sequence, _ in claims]
-            parts[2::3] = [seals[at : at + SEAL_BYTES] for at in range(0, count * SEAL_BYTES, SEAL_BYTES)]
-            return self._written(stamp, b"".join(parts), claims)
-        data = bytearray((head + bytes(_RECEIPT_BYTES - _HEAD_BYTES)) * count)
-        column = struct.pack(f"<{count}I", *slots)
-        for at in range(4):
-            data[_HEAD_BYTES + at :: _RECEIPT_BYTES] = column[at::4]
-        column = struct.pack(f"<{count}Q", *range(first | _FIRST, (first | _FIRST) + count))
-        for at in range(8):
-            data[_HEAD_BYTES + 4 + at :: _RECEIPT_BYTES] = column[at::8]
-        for at in range(SEAL_BYTES):
-            data[_SEALED_BYTES + at :: _RECEIPT_BYTES] = seals[at : count * SEAL_BYTES : SEAL_BYTES]
-        return self._written(stamp, bytes(data), claims)
+        whole = _RECEIPT.pack
+        parts = [
+            whole(head, slot, sequence | _FIRST, 0, seals[at : at + SEAL_BYTES])
+            for slot, sequence, at in zip(slots, sequences, range(0, count * SEAL_BYTES, SEAL_BYTES), strict=True)
+        ]
+        return self._written(stamp, b"".join(parts), claims)
 
     def _newest_stamp(self, tenant: str, queue: int, shard: int) -> _Stamp:
         newest = self._newest
@@ -258,17 +250,11 @@ def _in_a_row(numbers: Sequence[int], first: int) -> bool:
     return numbers == array("Q", following) if isinstance(numbers, array) else [*numbers] == [*following]
 
 
-def _digest(state: blake2b, block: tuple[int, int, int]) -> bytes:
-    """The seals of up to six neighbours."""
-    number, offset, epoch = block
-    mac = state.copy()
-    mac.update(_BLOCK.pack(number, offset & _LOW32, epoch))
-    return mac.digest()
-
-
 def _seal(state: blake2b, slot: int, sequence: int, epoch: int) -> bytes:
     block, at = divmod(sequence, SEALS)
-    return _digest(state, (block, slot - sequence, epoch))[at * SEAL_BYTES : at * SEAL_BYTES + SEAL_BYTES]
+    mac = state.copy()
+    mac.update(_BLOCK.pack(block, (slot - sequence) & _LOW32, epoch))
+    return mac.digest()[at * SEAL_BYTES : at * SEAL_BYTES + SEAL_BYTES]
 
 
 def invalid(text: str) -> ReceiptInvalid:
