@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from batonq.core.commands import Receive, Sent
+from batonq.core.commands import Command, Receive, Sent
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.node_server import call_name
 from batonq.node.messages.received import Received
 from batonq.node.routing import wire
-from batonq.node.routing.submission import Command
 from tests.cluster.memory import Nodes, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support import brokers

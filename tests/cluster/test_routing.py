@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from batonq.core.commands import Accepted, Sent
+from batonq.core.commands import Accepted, Command, Sent
 from batonq.errors import BatonError, Unavailable
 from batonq.log.interface import Lease
 from batonq.node.cluster.node_server import Answering, Served
 from batonq.node.cluster.peers import PREFIX, NoAnswer
 from batonq.node.cluster.routing import Routing
 from batonq.node.routing import wire
-from batonq.node.routing.submission import Command, Done
+from batonq.node.routing.submission import Done
 from tests.node.nodes import make_send
 from tests.support import brokers
 from tests.support.ask import batch

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
-from batonq.core.commands import Accepted, Lease, Receive
+from batonq.core.commands import Accepted, Command, Lease, Receive
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
@@ -16,7 +16,7 @@ from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.received import Deliveries
 from batonq.node.routing.local_shard import LocalShard
-from batonq.node.routing.submission import Command, submitted
+from batonq.node.routing.submission import submitted
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.keeper import ShardKeeper

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from batonq.core.catalog.machine import Catalog
-from batonq.core.commands import Accepted
+from batonq.core.commands import Accepted, Command, Send
 from batonq.core.ids import parse_message_id
 from batonq.errors import (
     Unavailable,
@@ -20,7 +20,7 @@ from batonq.errors import (
 from batonq.node.broker import Queue
 from batonq.node.jobs.job_control import Redrive
 from batonq.node.node import Node
-from batonq.node.routing.submission import Command, Done, Send, Waiting
+from batonq.node.routing.submission import Done, Waiting
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.node.test_jobs import ended

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Accepted
+from batonq.core.commands import Accepted, Command, Send
 from batonq.core.ids import request_hash
 from batonq.errors import OverLimit, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.node import Node
-from batonq.node.routing.submission import Command, Done, Send, Waiting, submitted
+from batonq.node.routing.submission import Done, Waiting, submitted
 from tests.node.nodes import drain, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle
 from tests.node.wide import grown, make

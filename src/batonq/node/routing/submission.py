@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from batonq.core.commands import ChangeVisibility, Command, Delete, Nack, Receive, Send
+from batonq.core.commands import Command, Receive
 from batonq.errors import BatonError
 from batonq.node import events
 
@@ -68,19 +68,3 @@ async def submitted(submit: Submit, command: Command) -> Any:
         finally:
             del result, outcome  # an error in its own traceback's frames would keep the command in memory
     return result
-
-
-__all__ = [
-    "ChangeVisibility",
-    "Command",
-    "Delete",
-    "Done",
-    "Nack",
-    "Receive",
-    "Send",
-    "Submit",
-    "Waiting",
-    "submitted",
-    "tell",
-    "told",
-]
