@@ -346,15 +346,14 @@ class ShardHost:
         replies: list[Reply] = []
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
-                tell(poll.done, outcome)
+                tell(poll.take_done(), outcome)
             elif outcome or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
-                poll.served = True
-                replies.append((poll.done, outcome))
+                replies.append((poll.take_done(), outcome))
             else:
                 try:
                     self.polls.add(poll)
                 except OverLimit as problem:
-                    tell(poll.done, problem)
+                    tell(poll.take_done(), problem)
         if replies:
             self.commit.reply(replies)
 

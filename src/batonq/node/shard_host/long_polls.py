@@ -88,7 +88,7 @@ class LongPolls:
 
     def _time_over(self, poll: Poll) -> None:
         if self._waiters.remove(poll):
-            self._host.commit.call(poll.done, NO_LEASES)
+            self._host.commit.call(poll.take_done(), NO_LEASES)
 
     def stop(self) -> None:
         """Answer every waiter now, and accept no new ones: the node is stopping."""
@@ -105,7 +105,7 @@ class LongPolls:
             self._retry = None
         for poll in self._waiters.polls():
             self._waiters.remove(poll)
-            tell(poll.done, Unavailable(why))
+            tell(poll.take_done(), Unavailable(why))
         for other in self._waiters.others():
             other.end()
 
@@ -257,13 +257,12 @@ class LongPolls:
                 leases = self._lease(poll.command, budget)
             except BatonError as problem:
                 waiters.remove(poll)
-                tell(poll.done, problem)
+                tell(poll.take_done(), problem)
                 continue
             if not leases:
                 return  # if there is more to look at, the shard has marked the queue
             waiters.remove(poll)
-            poll.served = True
-            self._host.commit.call(poll.done, leases)
+            self._host.commit.call(poll.take_done(), leases)
         if waiters.count(queue):
             self._unserved[queue] = None
 

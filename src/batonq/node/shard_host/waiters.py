@@ -16,12 +16,11 @@ T = TypeVar("T")
 class Poll:
     """One receive at a shard. It may wait for messages."""
 
-    __slots__ = ("_remove", "command", "done", "left", "served", "timer")
+    __slots__ = ("_done", "_remove", "command", "left", "timer")
 
     def __init__(self, command: Receive, done: Done, remove: Callable[[Poll], None]) -> None:
         self.command = command
-        self.done = done
-        self.served = False  # it has leases, which may still have to be committed
+        self._done: Done | None = done
         self.left = False  # the caller has abandoned it
         self.timer: asyncio.TimerHandle | None = None
         self._remove = remove
@@ -29,8 +28,18 @@ class Poll:
     def abandon(self) -> None:
         """The caller no longer wants the receive. Leases that it already has are reported, to be given back."""
         self.left = True
-        if not self.served:
+        if self._done is not None:
             self._remove(self)
+
+    def take_done(self) -> Done:
+        """The callback, to be called once, now or after a commit. From then on the receive no longer waits.
+
+        The poll forgets the callback: the callback's owner may hold the poll, and a cycle of references would keep
+        the request in memory.
+        """
+        done, self._done = self._done, None
+        assert done is not None, "a receive is answered once"
+        return done
 
 
 NO_LEASES = Leases(0, 0)
