@@ -31,7 +31,7 @@ def _sealing_can_fail() -> Patches:
     flush = GroupCommit._flush
 
     def flush_or_fail(self: GroupCommit) -> None:
-        if self._failed or self._appending:
+        if self.failed or self.appending:
             return
         self._scheduled = True
         try:
@@ -141,9 +141,9 @@ def failed_host_hangs() -> Patches:
     stop = GroupCommit.stop
 
     def stop_in_the_middle(self: GroupCommit, why: str) -> None:
-        appending, assured = self._appending, self._assured
+        appending, assured = self.appending, self._assured
         stop(self, why)
-        self._appending, self._assured = appending, assured
+        self.appending, self._assured = appending, assured
 
     return [(GroupCommit, "stop", stop_in_the_middle)]
 

@@ -30,9 +30,9 @@ def nothing(*_: object) -> None:
 
 def stop_in_the_middle(self: GroupCommit, why: str) -> None:
     """Whoever asks a host that failed in the middle of an append what to wait for, waits for ever."""
-    appending, assured = self._appending, self._assured
+    appending, assured = self.appending, self._assured
     stop(self, why)
-    self._appending, self._assured = appending, assured
+    self.appending, self._assured = appending, assured
 
 
 def weight_of_bodies(command: Command) -> int:

@@ -156,7 +156,7 @@ class Broker(JobControl):
             self._begin(lambda: self._send_spread(queue, command, first_try), done)
             return
 
-        self._submit(queue.shard, command, partial(self._sent, queue, command, done))
+        self._submit(queue.shards[0], command, partial(self._sent, queue, command, done))
 
     def _sent(self, queue: Queue, command: Send, done: Done, outcome: Sent | BatonError) -> None:
         if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
@@ -194,7 +194,7 @@ class Broker(JobControl):
         if len(queue.shards) > 1:
             return self._begin(lambda: self._receive_spread(queue, command), done)
 
-        return self._submit(queue.shard, command, partial(self._received, queue, done))
+        return self._submit(queue.shards[0], command, partial(self._received, queue, done))
 
     def _received(self, queue: Queue, done: Done, outcome: Received | BatonError) -> None:
         if isinstance(outcome, Received):
@@ -370,9 +370,10 @@ class Broker(JobControl):
         receipt.
         """
         if len(queue.shards) == 1:
-            claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
+            (shard,) = queue.shards
+            claims = self._receipts.open_many(queue.account, queue.number, shard, receipts)
             if claims is not None:
-                self._submit(queue.shard, make(range(len(receipts)), claims), done)
+                self._submit(shard, make(range(len(receipts)), claims), done)
                 return
         results: dict[int, BatonError] = {}
         parts: dict[int, list[int]] = {}

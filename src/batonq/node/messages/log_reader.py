@@ -53,7 +53,12 @@ def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payloa
 
 def read_run(log: Log, leases: Leases, senders: bool) -> Payloads | None:
     """The payloads of leased messages, without overlays; None: they must be read one by one."""
-    numbers = [position >> 16 for position in leases.positions]
+    positions = leases.positions
+    number = positions[0] >> 16
+    if min(positions) >> 16 == number == max(positions) >> 16:
+        section = log.section(number)
+        return None if section is None else read_payloads([section] * len(positions), leases.extents, senders)
+    numbers = [position >> 16 for position in positions]
     sections = {number: log.section(number) for number in set(numbers)}
     if None in sections.values():
         return None

@@ -89,10 +89,11 @@ class Receipts:
 
     def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         """One receipt per lease. Leases of requests that were served together are sealed together."""
-        if not leases:
+        count = len(leases.slots)
+        if not count:
             return []
         sealed: list[str] = leases.shared("receipts", partial(self._seal_run, tenant, queue, shard))
-        return sealed if leases.whole is None else sealed[leases.start : leases.start + len(leases)]
+        return sealed if leases.whole is None else sealed[leases.start : leases.start + count]
 
     def _seal_run(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         if leases.epochs:

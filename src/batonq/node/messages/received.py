@@ -146,9 +146,9 @@ class Deliveries:
 
     def read(self, queue: int, host: ShardHost, leases: Leases, whole: bool, room: int = ANSWER_BYTES_MAX) -> Received:
         """The leased messages. Those that do not fit into one answer are given back. Check `is_cold` first."""
-        if len(leases) > FEW_LEASES or room < ANSWER_BYTES_MAX:
+        if len(leases.slots) > FEW_LEASES or room < ANSWER_BYTES_MAX:
             leases = _fitting(queue, host, leases, room)
-        payloads = None if leases.overlays or not leases else _read_shared(host.log, leases, whole)
+        payloads = None if leases.overlays or not leases.slots else _read_shared(host.log, leases, whole)
         if payloads is None:
             leases, payloads = self._read_each(queue, host, leases)
         shard = host.shard
@@ -189,7 +189,7 @@ def _read_shared(log: Log, leases: Leases, whole: bool) -> Payloads | None:
         return payloads
     if payloads is None:  # because of one message, which another request may have
         return read(leases)
-    return payloads.part(leases.start, leases.start + len(leases))
+    return payloads.part(leases.start, leases.start + len(leases.slots))
 
 
 def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:

@@ -50,7 +50,7 @@ class LocalShard:
         """Read the messages of committed leases. Messages that cannot be handed over are given back."""
         if isinstance(outcome, BatonError):
             done(outcome)
-        elif not outcome:
+        elif not outcome.slots:
             done(Received(self._number))
         else:
             try:

@@ -141,9 +141,9 @@ class GroupCommit:
         self._thread = threading.get_ident()
         self._scheduled = False
         self._again = False  # `before_seal` has not done all of its work
-        self._appending = False
+        self.appending = False  # whether a frame is in flight
         self._started_s = 0.0
-        self._failed = False  # from then on nothing is scheduled, and everything is answered with `_why`
+        self.failed = False  # from then on nothing is scheduled, and everything is answered with `_why`
         self._why = NOT_ASSURED
         self._current: list[asyncio.Future[None]] = []  # released by the frame in flight
         self._next: list[asyncio.Future[None]] = []  # released by the open frame, which had
@@ -166,16 +166,7 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Whether no frame is open with records and none is in flight."""
-        return not self._appending and not self._machine.frame.filled
-
-    @property
-    def appending(self) -> bool:
-        """Whether a frame is in flight."""
-        return self._appending
-
-    @property
-    def failed(self) -> bool:
-        return self._failed
+        return not self.appending and not self._machine.frame.filled
 
     def point(self) -> asyncio.Future[None] | None:
         """The future that a reply decided just now must wait for; None: nothing to wait for.
@@ -184,7 +175,7 @@ class GroupCommit:
         """
         if self._machine.frame.filled:
             future = self._loop.create_future()
-            if self._failed:  # the open frame will never be committed
+            if self.failed:  # the open frame will never be committed
                 future.set_exception(Unavailable(self._why))
                 return future
             if not self._scheduled:
@@ -201,7 +192,7 @@ class GroupCommit:
 
     def under_way(self) -> asyncio.Future[None] | None:
         """Done when the frame in flight is committed; None: no frame is in flight."""
-        if not self._appending:
+        if not self.appending:
             return None
         future = self._loop.create_future()
         self._current.append(future)
@@ -215,7 +206,7 @@ class GroupCommit:
         """Like `call`, for the outcomes of one decision about several requests."""
         if self._machine.frame.filled:
             if not self._scheduled:
-                if self._failed:  # the open frame will never be committed
+                if self.failed:  # the open frame will never be committed
                     _tell_all(replies, Unavailable(self._why))
                     return
                 self.kick()
@@ -224,7 +215,7 @@ class GroupCommit:
             self._next_replies += replies
         elif not self._assured():
             _tell_all(replies, Unavailable(self._why))
-        elif self._appending:
+        elif self.appending:
             self._current_replies += replies
         else:
             _tell_all(replies)
@@ -232,7 +223,7 @@ class GroupCommit:
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
         if self._machine.frame.filled:
-            if self._failed:
+            if self.failed:
                 if not future.done():
                     future.set_exception(Unavailable(self._why))
                 return
@@ -243,7 +234,7 @@ class GroupCommit:
         elif not self._assured():
             if not future.done():
                 future.set_exception(Unavailable(self._why))
-        elif self._appending:
+        elif self.appending:
             self._current.append(future)
         elif not future.done():
             future.set_result(None)
@@ -267,12 +258,13 @@ class GroupCommit:
             self._current += self._next
             self._current_replies += self._next_replies
             self._next, self._next_replies = [], []
+            self._next_number = self._machine.frame.number
 
     def kick(self) -> None:
         """Schedule the commit of the open frame, after the events that are ready now have been handled."""
-        if not self._scheduled and not self._failed:
+        if not self._scheduled and not self.failed:
             self._scheduled = True
-            if not self._appending:
+            if not self.appending:
                 self._loop.call_soon(self._flush)
 
     def resume(self) -> None:
@@ -280,7 +272,7 @@ class GroupCommit:
         self._again = True
 
     def _flush(self) -> None:
-        if self._failed or self._appending:
+        if self.failed or self.appending:
             return
         self._scheduled = True  # what is decided now goes into the frame that is sealed now
         try:
@@ -302,7 +294,7 @@ class GroupCommit:
             self._fail(problem)
             return
         self._scheduled = again
-        self._appending = True
+        self.appending = True
         self._take_replies(frame.number)
         self._started_s = self._clock()
         statistics = self._statistics
@@ -313,7 +305,7 @@ class GroupCommit:
         self._aside = False  # an append that is done when it returns must not flush from within
         try:
             self._log.append(frame, self._done, in_thread=self._in_thread)
-            self._aside = self._appending
+            self._aside = self.appending
         except Exception as problem:  # an append that raises counts as failed
             self._fail(problem)
 
@@ -346,7 +338,7 @@ class GroupCommit:
             self._loop.call_soon_threadsafe(self._finish, problem)
 
     def _finish(self, problem: BaseException | None) -> None:
-        if self._failed:
+        if self.failed:
             return
         if problem is not None:
             self._fail(problem)
@@ -355,7 +347,7 @@ class GroupCommit:
         self._statistics.seconds += seconds
         if not self._in_thread:
             self._choice.measured(seconds)
-        self._appending = False
+        self.appending = False
         self.committed += 1
         self._released += self._current
         self._replies += self._current_replies
@@ -366,7 +358,7 @@ class GroupCommit:
             events.logger.exception("shard %d: the work after a commit failed", self._log.shard)
         if self._aside and (self._scheduled or self._machine.frame.filled):
             self._flush()
-        if self._appending and self._log.far:
+        if self.appending and self._log.far:
             self._loop.call_soon(self._tell)  # the log writes the next frame while the replies are written
         else:
             self._tell()
@@ -374,7 +366,7 @@ class GroupCommit:
             return
         if self._noting is None:
             self._noting = self._loop.call_later(NOTE_AFTER_S, self._note)
-        if not self._appending and (self._scheduled or self._machine.frame.filled):
+        if not self.appending and (self._scheduled or self._machine.frame.filled):
             self._scheduled = True
             self._loop.call_soon(self._flush)
 
@@ -396,9 +388,9 @@ class GroupCommit:
 
         What is already committed is answered with success.
         """
-        self._failed = True
+        self.failed = True
         self._assured = _never
-        self._appending = False
+        self.appending = False
         if self._noting is not None:
             self._noting.cancel()
             self._noting = None
@@ -423,7 +415,7 @@ class GroupCommit:
         self._fail(problem)
 
     def _fail(self, problem: BaseException) -> None:
-        if not self._failed:
+        if not self.failed:
             self.stop(f"The last change could not be committed. It may or may not be stored. Retry. ({problem})")
             self._on_failure(problem)
 

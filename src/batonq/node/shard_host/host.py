@@ -272,9 +272,6 @@ class ShardHost:
         """
         start = 0
         while start < len(group):
-            if start == len(group) - 1:
-                yield group[start:]
-                return
             frame = self.shard.frame
             requests = min(TOGETHER_MAX, self._pending_max - self.commit.pending)
             messages = min(GROUP_MESSAGES_MAX, (self._words_max - len(frame.rows)) // ROW_WORDS)
@@ -311,7 +308,7 @@ class ShardHost:
             self.polls.woken()
 
     def _execute_sends(self, group: Sequence[Submitted]) -> None:
-        self._execute_parts(self._send, self._portions(group), adds=True)
+        self._execute_parts(self._send, self._portions(group) if len(group) > 1 else (group,), adds=True)
 
     def _send(self, commands: Sequence[Send], now_ms: int) -> list[Sent]:
         outcomes = self.shard.send(commands, now_ms)
@@ -319,7 +316,7 @@ class ShardHost:
         return [sent.numbered(offset) for sent in outcomes] if offset else outcomes
 
     def _execute_deletes(self, group: Sequence[Submitted]) -> None:
-        self._execute_parts(self.shard.delete, self._portions(group), adds=False)
+        self._execute_parts(self.shard.delete, self._portions(group) if len(group) > 1 else (group,), adds=False)
 
     def _execute_others(self, group: Sequence[Submitted]) -> None:
         decide = self.shard.nack if isinstance(group[0][0], Nack) else self.shard.change_visibility
@@ -347,7 +344,7 @@ class ShardHost:
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
                 tell(poll.take_done(), outcome)
-            elif outcome or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
+            elif outcome.slots or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
                 replies.append((poll.take_done(), outcome))
             else:
                 try:
