@@ -12,7 +12,7 @@ from batonq.log import fencing
 from batonq.log.backend import Backend
 from batonq.log.frames import Frame
 from batonq.log.jetstream.backend import JetStreamBackend
-from batonq.node.shard_host.group_commit import Committed, GroupCommit
+from batonq.node.shard_host.group_commit import GroupCommit, Reply
 from sim.bugs import epoch_not_compared
 from sim.patches import Patches
 
@@ -48,16 +48,17 @@ def release_before_commit() -> Patches:
         self.kick()
         return None
 
-    def call(self: GroupCommit, committed: Committed) -> None:
+    def reply(self: GroupCommit, replies: list[Reply]) -> None:
         self.kick()
-        committed(None)
+        for done, outcome in replies:
+            done(outcome)
 
     def release(self: GroupCommit, future: asyncio.Future[None]) -> None:
         self.kick()
         if not future.done():
             future.set_result(None)
 
-    return [(GroupCommit, "point", point), (GroupCommit, "call", call), (GroupCommit, "release", release)]
+    return [(GroupCommit, "point", point), (GroupCommit, "reply", reply), (GroupCommit, "release", release)]
 
 
 BUGS: dict[str, Callable[[], Patches]] = {

@@ -31,7 +31,7 @@ def _sealing_can_fail() -> Patches:
     flush = GroupCommit._flush
 
     def flush_or_fail(self: GroupCommit) -> None:
-        if self.failed or self.appending:
+        if self._failed or self.appending:
             return
         self._scheduled = True
         try:
@@ -129,9 +129,9 @@ def committed_replies_not_told() -> Patches:
 
     def stop_waiting_only(self: GroupCommit, why: str) -> None:
         released, self._released = self._released, []
-        calls, self._calls = self._calls, []
+        replies, self._replies = self._replies, []
         stop(self, why)
-        self._released, self._calls = released, calls
+        self._released, self._replies = released, replies
 
     return [(GroupCommit, "stop", stop_waiting_only), *_sealing_can_fail()]
 

@@ -261,8 +261,9 @@ def read_payloads(sections: Sequence[bytes], extents: Sequence[int], senders: bo
             starts = ends
         columns.append(column)
     bodies = [rest[start:] for rest, start in zip(rests, starts, strict=True)]
-    texts = [[*map(bytes.decode, column)] for column in columns[:3]]
-    return Payloads(bodies, contents, digests, names, *texts, *columns[3:])
+    groups, dedup_ids, traces = [[*map(bytes.decode, column)] for column in columns[:3]]
+    lineages, attributes = columns[3:]
+    return Payloads(bodies, contents, digests, names, groups, dedup_ids, traces, lineages, attributes)
 
 
 def _read_senders(sections: Sequence[bytes], extents: Sequence[int]) -> Sequence[str]:
@@ -278,8 +279,8 @@ def columns_of(payloads: Sequence[Payload]) -> Payloads:
     """Decoded payloads as columns."""
     if not payloads:
         return Payloads()
-    _, senders, groups, dedup_ids, traces, lineages, attributes, bodies, digests, contents = zip(*payloads, strict=True)
-    contents = [content if md5 else content | NO_DIGEST for content, md5 in zip(contents, digests, strict=True)]
+    _, senders, groups, dedup_ids, traces, lineages, attributes, bodies, digests, kinds = zip(*payloads, strict=True)
+    contents = [kind if md5 else kind | NO_DIGEST for kind, md5 in zip(kinds, digests, strict=True)]
     others = [column if any(column) else () for column in (senders, groups, dedup_ids, traces, lineages, attributes)]
     return Payloads(bodies, contents, digests, *others)
 

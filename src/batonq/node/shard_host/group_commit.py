@@ -143,7 +143,7 @@ class GroupCommit:
         self._again = False  # `before_seal` has not done all of its work
         self.appending = False  # whether a frame is in flight
         self._started_s = 0.0
-        self.failed = False  # from then on nothing is scheduled, and everything is answered with `_why`
+        self._failed = False  # from then on nothing is scheduled, and everything is answered with `_why`
         self._why = NOT_ASSURED
         self._current: list[asyncio.Future[None]] = []  # released by the frame in flight
         self._next: list[asyncio.Future[None]] = []  # released by the open frame, which had
@@ -168,6 +168,10 @@ class GroupCommit:
         """Whether no frame is open with records and none is in flight."""
         return not self.appending and not self._machine.frame.filled
 
+    @property
+    def failed(self) -> bool:
+        return self._failed
+
     def point(self) -> asyncio.Future[None] | None:
         """The future that a reply decided just now must wait for; None: nothing to wait for.
 
@@ -175,7 +179,7 @@ class GroupCommit:
         """
         if self._machine.frame.filled:
             future = self._loop.create_future()
-            if self.failed:  # the open frame will never be committed
+            if self._failed:  # the open frame will never be committed
                 future.set_exception(Unavailable(self._why))
                 return future
             if not self._scheduled:
@@ -206,7 +210,7 @@ class GroupCommit:
         """Like `call`, for the outcomes of one decision about several requests."""
         if self._machine.frame.filled:
             if not self._scheduled:
-                if self.failed:  # the open frame will never be committed
+                if self._failed:  # the open frame will never be committed
                     _tell_all(replies, Unavailable(self._why))
                     return
                 self.kick()
@@ -223,7 +227,7 @@ class GroupCommit:
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
         if self._machine.frame.filled:
-            if self.failed:
+            if self._failed:
                 if not future.done():
                     future.set_exception(Unavailable(self._why))
                 return
@@ -262,7 +266,7 @@ class GroupCommit:
 
     def kick(self) -> None:
         """Schedule the commit of the open frame, after the events that are ready now have been handled."""
-        if not self._scheduled and not self.failed:
+        if not self._scheduled and not self._failed:
             self._scheduled = True
             if not self.appending:
                 self._loop.call_soon(self._flush)
@@ -272,7 +276,7 @@ class GroupCommit:
         self._again = True
 
     def _flush(self) -> None:
-        if self.failed or self.appending:
+        if self._failed or self.appending:
             return
         self._scheduled = True  # what is decided now goes into the frame that is sealed now
         try:
@@ -338,7 +342,7 @@ class GroupCommit:
             self._loop.call_soon_threadsafe(self._finish, problem)
 
     def _finish(self, problem: BaseException | None) -> None:
-        if self.failed:
+        if self._failed:
             return
         if problem is not None:
             self._fail(problem)
@@ -388,7 +392,7 @@ class GroupCommit:
 
         What is already committed is answered with success.
         """
-        self.failed = True
+        self._failed = True
         self._assured = _never
         self.appending = False
         if self._noting is not None:
@@ -415,7 +419,7 @@ class GroupCommit:
         self._fail(problem)
 
     def _fail(self, problem: BaseException) -> None:
-        if not self.failed:
+        if not self._failed:
             self.stop(f"The last change could not be committed. It may or may not be stored. Retry. ({problem})")
             self._on_failure(problem)
 
