@@ -573,8 +573,8 @@ def size_of(command: Command) -> int:
     if not isinstance(command, Send):
         return 0
     size = sum(map(len, command.bodies)) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
-    if command.has_columns:
-        for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
+    for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
+        if column:
             size += sum(map(len, column))
     return size
 
