@@ -305,6 +305,23 @@ class Leases:
             start,
         )
 
+    def join(self, others: Sequence[Leases]) -> None:
+        """Make these leases and others, which were decided at the same time for the same queue, parts of one run."""
+        parts = (self, *others)
+        run = Leases(
+            self.leased_ms,
+            self.deadline_ms,
+            [slot for part in parts for slot in part.slots],
+            [sequence for part in parts for sequence in part.sequences],
+            [position for part in parts for position in part.positions],
+            [extent for part in parts for extent in part.extents],
+            epochs=[epoch for part in parts for epoch in part.epochs or [1] * len(part.slots)],
+        )
+        start = 0
+        for part in parts:
+            part.whole, part.start = run, start
+            start += len(part.slots)
+
     def apart(self) -> Leases:
         """The same, no longer as a part of a run: what is made of them is made of them alone."""
         return self if self.whole is None else replace(self, whole=None, start=0)

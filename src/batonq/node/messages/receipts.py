@@ -111,16 +111,15 @@ class Receipts:
         head, state, _ = stamp
         copy, pack, pack_block = state.copy, _RECEIPT.pack, _BLOCK.pack
         parts: list[bytes] = []
-        known = b""
-        digest = b""
+        digests: dict[bytes, bytes] = {}
         for slot, sequence, epoch in claims:
             number, at = divmod(sequence, SEALS)
             block = pack_block(number, (slot - sequence) & _LOW32, epoch)
-            if block != known:
-                known = block
+            digest = digests.get(block)
+            if digest is None:
                 mac = copy()
                 mac.update(block)
-                digest = mac.digest()
+                digest = digests[block] = mac.digest()
             seal = digest[at * SEAL_BYTES : at * SEAL_BYTES + SEAL_BYTES]
             parts.append(pack(head, slot, sequence | (epoch & 0xFFFF) << 48, epoch >> 16, seal))
         return self._written(stamp, b"".join(parts), claims)

@@ -340,6 +340,7 @@ class ShardHost:
         except Exception as problem:
             self._refuse(some, problem)
             return
+        _join(outcomes)
         replies: list[Reply] = []
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
@@ -566,6 +567,14 @@ async def committed(host: ShardHost) -> None:
     point = host.point()
     if point is not None:
         await point
+
+
+def _join(outcomes: Sequence[Leases | BatonError]) -> None:
+    """Let leases of requests that were served together be read and sealed together."""
+    if len(outcomes) > 1:
+        apart = [one for one in outcomes if isinstance(one, Leases) and one.slots and one.whole is None]
+        if len(apart) > 1 and len({(one.leased_ms, one.deadline_ms) for one in apart}) == 1:
+            apart[0].join(apart[1:])
 
 
 def size_of(command: Command) -> int:
