@@ -265,6 +265,38 @@ def test_a_delivery_has_all_that_was_sent(tmp_path: Path) -> None:
     run_virtual(main)
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+def test_receives_of_one_turn_get_their_own_messages(tmp_path: Path, fifo: bool) -> None:
+    """Their messages are read and sealed together, first leases and leases of returned messages alike."""
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        name, attributes = ("orders.fifo", {"FifoQueue": "true"}) if fifo else ("orders", {})
+        queue = await node.broker.create_queue(ACCOUNT, name, attributes, {})
+        keys: dict[str, str] = {}
+        for at in range(12):
+            if fifo:
+                keys = {"group": f"g{at % 5}", "dedup_id": f"d{at}"}
+            await send(node, queue, f"message {at}", attributes=b"", trace=f"t{at}", **keys)
+        for delivery in await receive(node, queue, 3):
+            await brokers.nack(node.broker, queue, delivery.receipt)
+        seen: list[str] = []
+        for _ in range(12):
+            found = await asyncio.gather(*[receive(node, queue, 2) for _ in range(3)])
+            for delivery in [one for some in found for one in some]:
+                number = delivery.body.decode().split()[1]
+                assert delivery.trace == f"t{number}"
+                assert delivery.group == (f"g{int(number) % 5}" if fifo else "")
+                seen.append(number)
+            results = [await brokers.delete(node.broker, queue, [one.receipt for one in some]) for some in found]
+            assert not any(problem for some in results for problem in some)
+        counters = await node.broker.counters(queue)
+        assert len(seen) == len(set(seen)) == counters.deleted == 12
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_each_receipt_of_a_batch_gets_its_own_answer(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)

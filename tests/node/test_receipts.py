@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from array import array
-from itertools import repeat
+from itertools import chain, repeat
 
 import pytest
 from hypothesis import given
@@ -57,6 +57,10 @@ def test_what_is_sealed_is_opened(tenant: str, queue: int, shard: int, claims: l
         assert receipts.open_at(tenant, queue, text) == (shard, Claim(*claim))
         assert claim_of(receipts, tenant, queue, text) == Claim(*claim)
     assert Receipts(KEYS).seal_leases(tenant, queue, shard, leases(claims)) == texts
+    middle = len(claims) // 2
+    parts = [leases(claims[:middle]), leases(claims[middle:])]
+    parts[0].join(parts[1:])
+    assert [*chain.from_iterable(receipts.seal_leases(tenant, queue, shard, part) for part in parts)] == texts
 
 
 @given(
