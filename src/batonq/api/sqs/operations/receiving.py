@@ -72,7 +72,7 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
 def _output(
     service: Service, queue: Queue, received: Received, system_names: Sequence[str], names: list[str], as_json: bool
 ) -> ReceiveMessageOutput:
-    if not (system_names or names or received.attributes or received.rows) and TEXTS.issuperset(received.contents):
+    if received.is_bare and not (system_names or names) and TEXTS.issuperset(received.contents):
         ids, receipts, digests = received.message_ids(), received.receipts, map(bytes.hex, received.digests)
         return ReceiveMessageOutput([*map(Message, ids, receipts, digests, _texts(received, as_json))])
     deliveries = received.deliveries()
