@@ -287,7 +287,9 @@ def test_what_is_noted_about_a_message_ends_with_it(messages: Messages) -> None:
     messages.maxima[slot] = 3
     other: dict[int, int] = {slot: 1}
     messages.notes.append(other)
-    assert not messages.plain([slot])
+    assert messages.plain([slot]), "what is noted is only dropped"
+    messages.loose_groups[slot] = 7
+    assert not messages.plain([slot]), "the fairness of its group counts it"
     messages.remove(messages.queues[1], slot, T0)
     assert not messages.failures and not messages.maxima and not other
 

@@ -102,7 +102,7 @@ class ReceiptCommands:
         return results
 
     def _held(self, number: int, slots: Sequence[int], claims: Sequence[tuple[int, int, int]], now: int) -> bool:
-        """Whether these are the current leases of distinct messages without notes. If so, every rule allows the
+        """Whether these are the current leases of distinct messages that are `plain`. If so, every rule allows the
         delete.
         """
         columns = self.columns

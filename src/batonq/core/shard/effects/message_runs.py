@@ -306,8 +306,12 @@ class MessageRuns:
         queue.received += count
 
     def on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
-        """Apply deletes by the holders of messages that are IN_FLIGHT and have no notes."""
+        """Apply deletes by the holders of messages that are IN_FLIGHT and `plain`."""
         columns = self.columns
+        for notes in self.messages.notes:
+            if notes and not notes.keys().isdisjoint(slots):
+                for slot in slots:
+                    notes.pop(slot, None)
         if queue.fifo:
             for slot in slots:
                 queue.ready.refresh(self.lines.unlink(slot))

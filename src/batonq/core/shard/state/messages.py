@@ -378,9 +378,11 @@ class Messages:
         return self.columns.epoch[slot] - free >= maximum
 
     def plain(self, slots: Sequence[int]) -> bool:
-        """Whether the columns hold everything that is known about these messages."""
-        for notes in (*self.notes, self.dedup.living, self.attempts.of_slot):
-            if notes and not notes.keys().isdisjoint(slots):
+        """Whether the end of these messages changes nothing beside their columns and notes: no group's fairness counts
+        them, no deduplication key lives as long as they do, and no attempt has them.
+        """
+        for tied in (self.loose_groups, self.dedup.living, self.attempts.of_slot):
+            if tied and not tied.keys().isdisjoint(slots):
                 return False
         return True
 
