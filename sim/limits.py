@@ -29,7 +29,7 @@ from batonq.node.routing import multi_queue_receive as watching
 from batonq.node.routing import sdk_retry as named
 from batonq.node.routing import splitter as spreading
 from batonq.node.settings import Settings
-from batonq.node.shard_host import host, long_polls
+from batonq.node.shard_host import command_groups, host, long_polls
 from sim.patches import Patches
 
 TINY_SHARE = 0.5  # of the limits, in a run with tiny limits
@@ -72,9 +72,9 @@ NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "KNOWN_MAX": ((watching,), (2, 5)),
     "SELECTIONS_KEPT": ((broker,), (1, 2)),
     "HINTS_MAX": ((spreading,), (1, 3)),
-    "TOGETHER_MAX": ((host, forwarding), (1, 2, 5)),
-    "TOGETHER_BYTES_MAX": ((host, forwarding), (1, 1 * KIB)),
-    "GROUP_MESSAGES_MAX": ((host,), (1, 10)),
+    "TOGETHER_MAX": ((command_groups, forwarding), (1, 2, 5)),
+    "TOGETHER_BYTES_MAX": ((command_groups, forwarding), (1, 1 * KIB)),
+    "GROUP_MESSAGES_MAX": ((command_groups,), (1, 10)),
     "SERVED_ROWS_MAX": ((long_polls,), (2, 10)),
     "SERVED_BYTES_MAX": ((long_polls,), (200, 1 * KIB)),
     "ATTEMPTS_MAX": ((long_polls,), (1, 3)),

@@ -15,8 +15,8 @@ from batonq.node.routing import splitter as spreading
 from batonq.node.routing.sdk_retry import NamedSends, Results, _sending
 from batonq.node.routing.shard_attempts import Offering
 from batonq.node.routing.submission import Done
+from batonq.node.shard_host.command_groups import CommandGroups, Submitted
 from batonq.node.shard_host.group_commit import GroupCommit, Reply
-from batonq.node.shard_host.host import ShardHost, Submitted
 from batonq.node.shard_host.waiters import Poll
 from sim.patches import Patches
 
@@ -38,25 +38,25 @@ def outcomes_permuted() -> Patches:
 
 def group_left_half_done() -> Patches:
     """Of requests that are too many to be executed at once, only the first portion is executed."""
-    portions = ShardHost._portions
+    portions = CommandGroups._portions
 
-    def first_portion(self: ShardHost, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
+    def first_portion(self: CommandGroups, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
         yield next(portions(self, group))
 
-    return [(ShardHost, "_portions", first_portion)]
+    return [(CommandGroups, "_portions", first_portion)]
 
 
 def arrivals_during_an_append_forgotten() -> Patches:
     """A command that arrives while a frame is being written waits until another command arrives."""
 
-    def submit(self: ShardHost, command: Command, done: Done) -> Poll | None:
-        if not self._arrived and self.commit.appending:
-            self._arrived[type(command), command.queue, None] = [(command, done, None)]
+    def submit(self: CommandGroups, command: Command, done: Done) -> Poll | None:
+        if not self.arrived and self._commit.appending:
+            self.arrived[type(command), command.queue, None] = [(command, done, None)]
             return None
         return submit_it(self, command, done)
 
-    submit_it = ShardHost.submit
-    return [(ShardHost, "submit", submit)]
+    submit_it = CommandGroups.submit
+    return [(CommandGroups, "submit", submit)]
 
 
 def failed_commit_told_as_success() -> Patches:

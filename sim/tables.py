@@ -34,7 +34,7 @@ def _waiting(host: ShardHost) -> Iterator[str]:
     counts = {
         "replies that wait for a commit": host.commit.pending,
         "long polls": host.polls.total,
-        "requests that were not executed": len(host._arrived),
+        "requests that were not executed": sum(map(len, host.commands.arrived.values())),
     }
     for what, count in counts.items():
         if count:

@@ -29,7 +29,7 @@ from batonq.node.node import Node
 from batonq.node.routing import forwarding, wire
 from batonq.node.routing.forwarding import PATIENCE_S, RemoteShard
 from batonq.node.routing.submission import Waiting, submitted
-from batonq.node.shard_host.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
+from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 from batonq.priorities import NORMAL_PRIORITY
 from tests.node.nodes import ACCOUNT, Faults, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle

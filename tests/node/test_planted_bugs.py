@@ -12,7 +12,8 @@ import pytest
 
 from batonq.core.commands import Command, Send
 from batonq.node.routing.forwarding import RemoteShard
-from batonq.node.shard_host import host
+from batonq.node.shard_host import command_groups
+from batonq.node.shard_host.command_groups import CommandGroups
 from batonq.node.shard_host.group_commit import GroupCommit
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.long_polls import LongPolls
@@ -63,11 +64,11 @@ BUGS: dict[str, tuple[Patches, Callable[[Path], Check]]] = {
         lambda path: test_host.test_many_that_come_at_once_do_not_overtake_the_many_that_wait,
     ),
     "any number of messages is executed together": (
-        [(ShardHost, "_portions", lambda self, group: [group])],
+        [(CommandGroups, "_portions", lambda self, group: [group])],
         lambda path: test_host.test_large_requests_of_one_turn_fit_into_frames,
     ),
     "attributes weigh nothing": (
-        [(host, "size_of", weight_of_bodies)],
+        [(command_groups, "size_of", weight_of_bodies)],
         lambda path: test_host.test_attributes_count_towards_the_bytes_of_a_frame,
     ),
 }

@@ -25,7 +25,7 @@ from batonq.node.broker import Queue
 from batonq.node.jobs.redrive_scan import CHOSEN_MAX
 from batonq.node.node import Node
 from batonq.node.settings import Settings
-from batonq.node.shard_host.host import TOGETHER_MAX
+from batonq.node.shard_host.command_groups import TOGETHER_MAX
 from tests.node import wide
 from tests.node.nodes import ACCOUNT, Faults, make_node, make_send, open_node, send
 from tests.node.support import (

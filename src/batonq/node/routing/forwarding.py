@@ -21,7 +21,7 @@ from batonq.node.messages.received import Received
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import Done, Waiting, tell, told
-from batonq.node.shard_host.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
+from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 from batonq.node.tasks import Tasks
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long the call itself may wait in ms

@@ -1,7 +1,7 @@
 """A shard's host: one shard over one log on the event loop.
 
-Commands arrive through `submit`. The commands of one turn of the event loop are executed together, just before the open
-frame is sealed, and each gets its outcome when the frame is committed. A receive that finds nothing may stay as a long
+Commands arrive through `submit`. The commands of one turn of the event loop are executed together (command_groups.py),
+and each gets its outcome when the frame is committed (group_commit.py). A receive that finds nothing may stay as a long
 poll (long_polls.py). The shard decides what a command does. When the log fails, the host ends, and the keeper
 (keeper.py) opens the shard again.
 """
@@ -9,24 +9,17 @@ poll (long_polls.py). The shard decides what a command does. When the log fails,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from batonq.core.commands import (
     Arrival,
     ChangeVisibility,
-    Command,
     Counters,
-    Delete,
     Leases,
-    Nack,
-    Receive,
-    Send,
-    Sent,
 )
-from batonq.core.limits import GROUP_MESSAGES_MAX, ROLL_ROWS
+from batonq.core.limits import ROLL_ROWS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ROW_WORDS
 from batonq.core.shard.machine import Shard
@@ -38,23 +31,18 @@ from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.jobs.job_runner import JobRunner
-from batonq.node.routing.submission import Done, tell, told
 from batonq.node.settings import KIB, MIB, Settings
-from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit, Reply
+from batonq.node.shard_host.command_groups import CommandGroups
+from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit
 from batonq.node.shard_host.long_polls import LongPolls
-from batonq.node.shard_host.waiters import NO_LEASES, Poll
+from batonq.node.shard_host.waiters import NO_LEASES
 
 P = ParamSpec("P")
 T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
 STARTING = "The shard is being opened. Retry."
-TOGETHER_MAX = 256  # requests executed at once (GROUP_MESSAGES_MAX limits their messages),
-TOGETHER_BYTES_MAX = 4 * MIB  # and the bytes of those requests: the host checks its limits in between
-HEAD_BYTES = 48  # fixed size of a payload, beside the parts of variable length
 EXTENSIONS_MAX = 3  # a reply that is late again after this many extensions is sent as it is
-
-Submitted = tuple[Command, Done, Poll | None]
 
 
 class ShardHost:
@@ -90,14 +78,6 @@ class ShardHost:
         self._bytes_max = settings.frame_bytes_max
         self._roll_bytes = log.frame_bytes_max - COMMAND_BYTES_MAX
         self._pending_max = settings.pending_max
-        self._arrived: dict[tuple[type, int, int | None], list[Submitted]] = {}  # by type, queue and visibility
-        self._execute: dict[type, Callable[[Sequence[Submitted]], None]] = {
-            Send: self._execute_sends,
-            Receive: self._execute_receives,
-            Delete: self._execute_deletes,
-            ChangeVisibility: self._execute_others,
-            Nack: self._execute_others,
-        }
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self.jobs = JobRunner(self, loop, settings.window_entries * 4)
@@ -117,6 +97,8 @@ class ShardHost:
             assured=assured,
         )
         self.point = self.commit.point
+        self.commands = CommandGroups(self, self.commit, loop, settings)
+        self.submit = self.commands.submit
 
     # --- lifecycle ----------------------------------------------------------------------------
 
@@ -138,8 +120,8 @@ class ShardHost:
 
         Raises Unavailable when some of them never will be.
         """
-        while (self._arrived or not self.commit.idle) and not self.commit.failed:
-            self._execute_arrived()
+        while (self.commands.arrived or not self.commit.idle) and not self.commit.failed:
+            self.commands.execute()
             self.commit.kick()
             point = self.commit.under_way() or self.commit.point()
             if point is not None:
@@ -159,8 +141,8 @@ class ShardHost:
     def _end(self, why: str) -> None:
         self.serving = False
         self.why = why
-        if self._arrived:
-            self._loop.call_soon(self._execute_arrived)  # they are refused there
+        if self.commands.arrived:
+            self._loop.call_soon(self.commands.execute)  # they are refused there
         self.jobs.end()
         if self._timer is not None:
             self._timer.cancel()
@@ -234,127 +216,6 @@ class ShardHost:
     def frame_is_full(self) -> bool:
         return len(self.shard.frame.rows) > self._words_max
 
-    # --- commands -----------------------------------------------------------------------------------
-
-    def submit(self, command: Command, done: Done) -> Poll | None:
-        """Execute a command together with the others of this turn of the event loop.
-
-        `done` is called with the outcome (for a Receive: Leases) once that is committed, or with a BatonError. For a
-        receive, returns the object through which it can be abandoned.
-        """
-        if not self._arrived:
-            if self.serving and not self.commit.appending:
-                self.commit.kick()
-            else:
-                self._loop.call_soon(self._execute_arrived)
-        poll: Poll | None = None
-        visibility_ms: int | None = None
-        if isinstance(command, Receive):
-            poll = Poll(command, done, self.polls.remove)
-            visibility_ms = command.visibility_ms
-        key = type(command), command.queue, visibility_ms
-        group = self._arrived.get(key)
-        if group is None:
-            self._arrived[key] = [(command, done, poll)]
-        else:
-            group.append((command, done, poll))
-        return poll
-
-    def _execute_arrived(self) -> None:
-        arrived, self._arrived = self._arrived, {}
-        for (kind, _, _), group in arrived.items():
-            self._execute[kind](group)
-
-    def _portions(self, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
-        """Split a group into parts that are executed at once.
-
-        Each part is as large as the limits allow now, or a single command, which `begin` then accepts or refuses.
-        """
-        start = 0
-        while start < len(group):
-            frame = self.shard.frame
-            requests = min(TOGETHER_MAX, self._pending_max - self.commit.pending)
-            messages = min(GROUP_MESSAGES_MAX, (self._words_max - len(frame.rows)) // ROW_WORDS)
-            size = min(TOGETHER_BYTES_MAX, self._bytes_max - frame.variable_bytes - frame.finished_bytes)
-            end = start
-            for command, _, _ in islice(group, start, start + max(requests, 1)):
-                messages -= messages_of(command)
-                size -= size_of(command)
-                if (messages < 0 or size < 0) and end > start:
-                    break
-                end += 1
-            yield group[start:end]
-            start = end
-
-    def _refuse(self, some: Sequence[Submitted], problem: Exception) -> None:
-        """Tell these requests why they could not be executed."""
-        outcome = told(problem) if self.serving else Unavailable(self.why)  # else the shard restarts from its log
-        for _, done, _ in some:
-            tell(done, outcome)
-
-    def _execute_parts(
-        self, decide: Callable[[list[Any], int], Sequence[object]], parts: Iterable[Sequence[Submitted]], adds: bool
-    ) -> None:
-        """Execute requests of one queue, part by part. Each gets its outcome when that is committed."""
-        for some in parts:
-            try:
-                now_ms = self.begin(adds=adds)
-                outcomes = self.run(decide, [one[0] for one in some], now_ms)
-            except Exception as problem:
-                self._refuse(some, problem)
-                continue
-            self.commit.reply([(one[1], outcome) for one, outcome in zip(some, outcomes, strict=True)])
-        if self.shard.woken:
-            self.polls.woken()
-
-    def _execute_sends(self, group: Sequence[Submitted]) -> None:
-        self._execute_parts(self._send, self._portions(group) if len(group) > 1 else (group,), adds=True)
-
-    def _send(self, commands: Sequence[Send], now_ms: int) -> list[Sent]:
-        outcomes = self.shard.send(commands, now_ms)
-        offset = self.shard.numbers_from(commands[0].queue)
-        return [sent.numbered(offset) for sent in outcomes] if offset else outcomes
-
-    def _execute_deletes(self, group: Sequence[Submitted]) -> None:
-        self._execute_parts(self.shard.delete, self._portions(group) if len(group) > 1 else (group,), adds=False)
-
-    def _execute_others(self, group: Sequence[Submitted]) -> None:
-        decide = self.shard.nack if isinstance(group[0][0], Nack) else self.shard.change_visibility
-        each = ([one] for one in group)
-        self._execute_parts(lambda commands, now_ms: [decide(commands[0], now_ms)], each, adds=False)
-
-    def _execute_receives(self, group: Sequence[Submitted]) -> None:
-        wanted = [one for one in group if one[2] is not None and not one[2].left]
-        for some in self._portions(wanted):
-            self._receive(some)
-
-    def _receive(self, some: Sequence[Submitted]) -> None:
-        polls: list[Poll] = [one[2] for one in some]  # type: ignore[misc]
-        commands = [poll.command for poll in polls]
-        queue = commands[0].queue
-        try:
-            now_ms = self.begin()
-            if self.polls.count(queue):
-                self.polls.serve_first(queue, len(polls))
-            outcomes = self.run(self.shard.receive, commands, now_ms)
-        except Exception as problem:
-            self._refuse(some, problem)
-            return
-        _join(outcomes)
-        replies: list[Reply] = []
-        for poll, outcome in zip(polls, outcomes, strict=True):
-            if isinstance(outcome, BatonError):
-                tell(poll.take_done(), outcome)
-            elif outcome.slots or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
-                replies.append((poll.take_done(), outcome))
-            else:
-                try:
-                    self.polls.add(poll)
-                except OverLimit as problem:
-                    tell(poll.take_done(), problem)
-        if replies:
-            self.commit.reply(replies)
-
     # --- leases whose answer was late or lost ---------------------------------------------------------
 
     def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
@@ -416,14 +277,14 @@ class ShardHost:
     # --- timers -------------------------------------------------------------------------------
 
     def _before_seal(self) -> None:
-        if self._arrived:
-            self._execute_arrived()
+        if self.commands.arrived:
+            self.commands.execute()
         try:
             if self.serving:
                 self.polls.serve()
         finally:
-            if self._arrived:  # a client that was answered meanwhile has sent another request
-                self._loop.call_soon(self._execute_arrived)
+            if self.commands.arrived:  # a client that was answered meanwhile has sent another request
+                self._loop.call_soon(self.commands.execute)
             if self.serving:
                 self._arm()
 
@@ -567,29 +428,3 @@ async def committed(host: ShardHost) -> None:
     point = host.point()
     if point is not None:
         await point
-
-
-def _join(outcomes: Sequence[Leases | BatonError]) -> None:
-    """Let leases of requests that were served together be read and sealed together."""
-    if len(outcomes) > 1:
-        apart = [one for one in outcomes if isinstance(one, Leases) and one.slots and one.whole is None]
-        if len(apart) > 1 and len({(one.leased_ms, one.deadline_ms) for one in apart}) == 1:
-            apart[0].join(apart[1:])
-
-
-def size_of(command: Command) -> int:
-    """The approximate number of bytes that a command puts into a frame beside its records."""
-    if not isinstance(command, Send):
-        return 0
-    size = sum(map(len, command.bodies)) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
-    for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
-        if column:
-            size += sum(map(len, column))
-    return size
-
-
-def messages_of(command: Command) -> int:
-    """The maximum number of messages that a command concerns."""
-    if isinstance(command, Send):
-        return len(command.bodies)
-    return command.max_messages if isinstance(command, Receive) else len(command.claims)
