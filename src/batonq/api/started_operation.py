@@ -114,18 +114,17 @@ async def answer_to(
     write: Callable[[Outcome], Written],
 ) -> Written:
     """The answer to an operation, for a caller that awaits it. If the caller is cancelled, no message stays leased."""
-    operation: StartedOperation[Outcome, Written]
+    started: list[StartedOperation[Outcome, Written]] = []
 
     def begin(done: Callable[[Written], None]) -> StartedOperation[Outcome, Written]:
         def reply(answer: Written) -> bool:
             done(answer)
             return True
 
-        nonlocal operation
-        operation = StartedOperation(application, request, start, write, reply)
-        operation.begin()
-        return operation
+        started.append(StartedOperation(application, request, start, write, reply))
+        started[0].begin()
+        return started[0]
 
-    answer = await awaited(begin, lambda answer: operation.release())
-    del operation  # it refers to itself through `reply`, which would keep the request in memory
+    answer = await awaited(begin, lambda answer: started[0].release())
+    started.clear()  # the operation refers to itself through `reply`, which would keep the request in memory
     return answer

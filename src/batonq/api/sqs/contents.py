@@ -74,15 +74,15 @@ def _told(attributes: bytes, content_type: str, encoding: str) -> bytes:
 
 
 def take(builder: SendBuilder, content_type: str, encoding: str) -> None:
-    """Convert the last message's body to what its attributes declare. Raises SqsError when the body does not match
-    them.
+    """Convert the body of the builder's current message to what its attributes declare. Raises SqsError when the body
+    does not match them.
     """
-    body = builder.bodies[-1]
+    body = builder.bodies[builder.at]
     if encoding:
         if encoding != BASE64:
             raise invalid(encoding, CONTENT_ENCODING, f"The only encoding is {BASE64}.")
         try:
-            body = builder.bodies[-1] = b64decode(body, validate=True)
+            body = builder.bodies[builder.at] = b64decode(body, validate=True)
         except Base64Error:
             raise SqsError(INVALID_MESSAGE_CONTENTS, "The body is not valid base64.") from None
     kind = content_type.partition(";")[0].strip().lower()
@@ -92,7 +92,7 @@ def take(builder: SendBuilder, content_type: str, encoding: str) -> None:
     elif encoding:
         builder.put("contents", _TEXT if kind.startswith("text/") and _is_text(body) else _BYTES)
     if encoding:
-        builder.digests[-1] = digest(body)
+        builder.digests[builder.at] = digest(body)
 
 
 def _check(body: bytes) -> None:
