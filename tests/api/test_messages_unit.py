@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batonq.api.sqs import digests, validate
 from batonq.api.sqs.errors import SqsError
-from batonq.api.sqs.message_attributes import attributes_size, encode_message_attributes
+from batonq.api.sqs.message_attributes import AttributeSelection, attributes_size, encode_message_attributes
 from batonq.api.sqs.shapes import AttributeValue, DeleteMessageBatchEntry
 from batonq.core.payload import decode_attributes, encode_attributes
 
@@ -56,8 +56,8 @@ STAR_WARS = {
     ],
 )
 def test_attributes_are_chosen_by_name_and_prefix(wanted: list[str], names: list[str], md5: str | None) -> None:
-    rows, chosen = digests.selected(encoded(STAR_WARS), wanted)
-    assert [row.name for row in rows] == names
+    values, chosen = AttributeSelection(wanted).choose(encoded(STAR_WARS))
+    assert [*values] == names and values == {name: STAR_WARS[name] for name in names}
     if md5 is not None:
         assert digests.hex_digest(chosen) == md5
 

@@ -6,7 +6,8 @@ The encoding is described in core/payload.py. MD5OfMessageAttributes is the MD5 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from batonq.api.sqs.errors import UNSUPPORTED_OPERATION, SqsError, invalid_value, shortened
@@ -23,6 +24,7 @@ HEAD_LENGTH_MAX = 128  # of a name and a data type together; longer ones are not
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # letters and digits of any language
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _NUMBER_LENGTH_MAX = 256
+_LENGTH = struct.Struct(">I")
 _RESERVED = ("aws.", "amazon.")
 
 
@@ -69,6 +71,42 @@ def encode_message_attributes(
         if is_own:
             own[name] = content.decode("utf-8", "replace")
     return b"".join([parts[name] for name in sorted(parts)]), own
+
+
+class AttributeSelection:
+    """Chooses attributes by name, by a prefix that ends in `.*`, or all of them."""
+
+    __slots__ = ("_all", "_names", "_prefixes")
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {*names}
+        self._all = not self._names.isdisjoint(("All", ".*", "*"))
+        self._prefixes = tuple(name[:-2] for name in self._names if name.endswith(".*"))
+
+    def choose(self, encoded: bytes) -> tuple[dict[str, AttributeValue], bytes]:
+        """The chosen attributes, and their encoding."""
+        values: dict[str, AttributeValue] = {}
+        parts: list[bytes] = []
+        names, prefixes, everything = self._names, self._prefixes, self._all
+        length_at = _LENGTH.unpack_from
+        at, end = 0, len(encoded)
+        while at < end:
+            start = at
+            at += 4 + length_at(encoded, at)[0]
+            name = encoded[start + 4 : at].decode()
+            type_at = at + 4
+            at = type_at + length_at(encoded, at)[0]
+            value_at = at + 5
+            data_type, is_binary = encoded[type_at:at].decode(), encoded[at] == 2
+            at = value_at + length_at(encoded, at + 1)[0]
+            if everything or name in names or name.startswith(prefixes):
+                content = encoded[value_at:at]
+                if is_binary:
+                    values[name] = AttributeValue(data_type, None, content)
+                else:
+                    values[name] = AttributeValue(data_type, content.decode())
+                parts.append(encoded[start:at])
+        return values, encoded if everything else b"".join(parts)
 
 
 def attributes_size(encoded: bytes, count: int) -> int:
