@@ -19,7 +19,7 @@ from batonq.queue_attributes import PREFIX
 ATTRIBUTES_MAX = 10
 NAME_BYTES_MAX = 256
 LENGTHS_BYTES = 13  # of an encoded attribute: three lengths and the byte that tells text from bytes
-HEADS_MAX = 1_024  # pairs of name and data type that are remembered
+HEADS_MAX = 1_024  # names with their data types that are remembered, because clients use the same again and again
 HEAD_LENGTH_MAX = 128  # of a name and a data type together; longer ones are not remembered
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # letters and digits of any language
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
@@ -36,8 +36,9 @@ class _Head(NamedTuple):
     is_own: bool  # the name has Baton's prefix
 
 
-# Clients use the same names and types again and again.
 _heads: BoundedCache[tuple[str, str | None], _Head] = BoundedCache(HEADS_MAX, HEAD_LENGTH_MAX)
+# Encoded head → name, data type, and whether the value is binary.
+_decoded_heads: BoundedCache[bytes, tuple[str, str, bool]] = BoundedCache(HEADS_MAX, HEAD_LENGTH_MAX)
 
 
 def encode_message_attributes(
@@ -51,7 +52,7 @@ def encode_message_attributes(
         raise invalid_value(
             f"Number of message attributes [{len(values)}] exceeds the allowed maximum [{ATTRIBUTES_MAX}]."
         )
-    parts: dict[str, bytes] = {}
+    parts: list[tuple[str, bytes]] = []
     own: dict[str, str] = {}
     for name, value in values.items():
         head = _heads.get((name, value.DataType))
@@ -67,10 +68,11 @@ def encode_message_attributes(
             raise invalid_value(f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
         if kind == "Number" and (len(content) > _NUMBER_LENGTH_MAX or not _NUMBER.fullmatch(text or "")):
             raise invalid_value(f"Can't cast the value of message (user) attribute '{name}' to a number.")
-        parts[name] = b"%b%b%b" % (encoded, len(content).to_bytes(4, "big"), content)
+        parts.append((name, encoded + _LENGTH.pack(len(content)) + content))
         if is_own:
             own[name] = content.decode("utf-8", "replace")
-    return b"".join([parts[name] for name in sorted(parts)]), own
+    parts.sort()
+    return b"".join([part for _, part in parts]), own
 
 
 class AttributeSelection:
@@ -87,26 +89,36 @@ class AttributeSelection:
         """The chosen attributes, and their encoding."""
         values: dict[str, AttributeValue] = {}
         parts: list[bytes] = []
-        names, prefixes, everything = self._names, self._prefixes, self._all
+        everything = self._all
         length_at = _LENGTH.unpack_from
         at, end = 0, len(encoded)
         while at < end:
             start = at
-            at += 4 + length_at(encoded, at)[0]
-            name = encoded[start + 4 : at].decode()
-            type_at = at + 4
-            at = type_at + length_at(encoded, at)[0]
-            value_at = at + 5
-            data_type, is_binary = encoded[type_at:at].decode(), encoded[at] == 2
-            at = value_at + length_at(encoded, at + 1)[0]
-            if everything or name in names or name.startswith(prefixes):
+            type_at = start + 8 + length_at(encoded, start)[0]
+            flag_at = type_at + length_at(encoded, type_at - 4)[0]
+            value_at = flag_at + 5
+            at = value_at + length_at(encoded, flag_at + 1)[0]
+            head = encoded[start : flag_at + 1]
+            name, data_type, is_binary = _decoded_heads.get(head) or _decoded_head(head, type_at - start)
+            if everything or self._is_chosen(name):
                 content = encoded[value_at:at]
-                if is_binary:
-                    values[name] = AttributeValue(data_type, None, content)
-                else:
-                    values[name] = AttributeValue(data_type, content.decode())
-                parts.append(encoded[start:at])
+                values[name] = (
+                    AttributeValue(data_type, None, content)
+                    if is_binary
+                    else AttributeValue(data_type, content.decode())
+                )
+                if not everything:
+                    parts.append(encoded[start:at])
         return values, encoded if everything else b"".join(parts)
+
+    def _is_chosen(self, name: str) -> bool:
+        return name in self._names or name.startswith(self._prefixes)
+
+
+def _decoded_head(head: bytes, type_at: int) -> tuple[str, str, bool]:
+    decoded = head[4 : type_at - 4].decode(), head[type_at:-1].decode(), head[-1] == 2
+    _decoded_heads.put(head, decoded, len(head))
+    return decoded
 
 
 def attributes_size(encoded: bytes, count: int) -> int:
@@ -132,8 +144,9 @@ def _checked_head(name: str, value: AttributeValue) -> _Head:
     raw_type = encoded_value(data_type)
     if len(raw_type) > NAME_BYTES_MAX:
         raise invalid_value(f"Message (user) attribute type must be shorter than {NAME_BYTES_MAX} bytes.")
-    lengths = len(raw_name).to_bytes(4, "big"), len(raw_type).to_bytes(4, "big")
-    encoded = b"".join((lengths[0], raw_name, lengths[1], raw_type, b"\x02" if kind == "Binary" else b"\x01"))
+    pack = _LENGTH.pack
+    flag = b"\x02" if kind == "Binary" else b"\x01"
+    encoded = b"".join((pack(len(raw_name)), raw_name, pack(len(raw_type)), raw_type, flag))
     head = _Head(encoded, kind, name.startswith(PREFIX))
     _heads.put((name, data_type), head, len(name) + len(data_type))
     return head
