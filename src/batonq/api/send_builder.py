@@ -87,7 +87,8 @@ class SendBuilder:
         producer: str = "",
         once: Once | None = None,
     ) -> Send:
-        columns = {name: values for name in self._columns if (values := self.column(name))}
+        for name in self._columns:
+            self.column(name)  # completes it
         return Send(
             queue,
             self.bodies,
@@ -97,5 +98,5 @@ class SendBuilder:
             request=request,
             producer=producer,
             once=once,
-            **columns,
+            **self._columns,
         )

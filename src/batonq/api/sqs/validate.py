@@ -119,7 +119,7 @@ def _are_plain(ids: list[Any]) -> bool:
     if len(different) != len(ids) or None in different or "" in different:
         return False
     joined = "".join(ids)
-    if not joined.isascii() or not joined.replace("-", "").replace("_", "").isalnum():
+    if not joined.isascii() or not (joined.isalnum() or joined.replace("-", "").replace("_", "").isalnum()):
         return False
     return len(joined) <= ENTRY_ID_LENGTH_MAX or max(map(len, ids)) <= ENTRY_ID_LENGTH_MAX
 

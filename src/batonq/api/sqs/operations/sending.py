@@ -137,24 +137,27 @@ def _batch_results(
     failed: list[BatchFailure],
 ) -> list[SendMessageBatchResultEntry]:
     """The results of the accepted messages. Refused messages are appended to `failed`."""
-    columns: list[Iterable[Any]] = [
-        map(bytes.hex, digests),
-        [hex_digest(one) if one else None for one in command.attributes] or repeat(None),
-        [trace_digest(one) if one else None for one in command.traces] or repeat(None),
-    ]
+    hexes = map(bytes.hex, digests)
+    attributes: Iterable[str | None] = repeat(None)
+    traces: Iterable[str | None] = repeat(None)
+    if command.attributes:
+        attributes = [hex_digest(one) if one else None for one in command.attributes]
+    if command.traces:
+        traces = [trace_digest(one) if one else None for one in command.traces]
     if outcome.first:  # all are accepted
         sequences = range(outcome.first, outcome.first + outcome.count)
         names = message_ids(outcome.shard, sequences)
+        if not (queue.fifo or command.attributes or command.traces):
+            return [*map(SendMessageBatchResultEntry, ids, names, hexes)]
         numbers = [f"{outcome.numbers_from + one:020d}" for one in sequences] if queue.fifo else repeat(None)
-        return [*map(SendMessageBatchResultEntry, ids, names, *columns, numbers)]
+        return [*map(SendMessageBatchResultEntry, ids, names, hexes, attributes, traces, numbers)]
     successful: list[SendMessageBatchResultEntry] = []
-    for entry_id, result, body, attributes, trace in zip(ids, outcome.results(), *columns, strict=False):
+    for entry_id, result, body, own, trace in zip(ids, outcome.results(), hexes, attributes, traces, strict=False):
         if isinstance(result, BatonError):
             failed.append(failure(entry_id, translated(result)))
         else:
             number = f"{result.sequence:020d}" if queue.fifo else None
-            one = SendMessageBatchResultEntry(entry_id, result.message_id, body, attributes, trace, number)
-            successful.append(one)
+            successful.append(SendMessageBatchResultEntry(entry_id, result.message_id, body, own, trace, number))
     return successful
 
 
@@ -224,7 +227,9 @@ class _Messages:
             self._put_attributes(attributes, given.clean, sizes)
         if queue.fifo:
             self._put_content_ids(bodies)
-        self.size = sum(sizes) - sum([sizes[at] for at in self.errors])
+        self.size = sum(sizes)
+        if self.errors:
+            self.size -= sum([sizes[at] for at in self.errors])
         if max(sizes) > queue.message_bytes_max:
             self._check_sizes(sizes)
 
