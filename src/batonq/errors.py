@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+# What a client is told about an unexpected exception, which the log describes.
+FAULT = "An internal error occurred; see the server's log."
+
 
 class BatonError(Exception):
     """An internal error occurred in Baton."""

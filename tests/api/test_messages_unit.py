@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from batonq.api.sqs import digests, validate
 from batonq.api.sqs.errors import SqsError
+from batonq.api.sqs.message_attributes import AttributeSelection, attributes_size, encode_message_attributes
 from batonq.api.sqs.shapes import AttributeValue, DeleteMessageBatchEntry
-from batonq.core.payload import encode_attributes
+from batonq.core.payload import decode_attributes, encode_attributes
 
 
 def encoded(values: dict[str, AttributeValue]) -> bytes:
-    return encode_attributes(validate.message_attributes(values))
+    return encode_message_attributes(values)[0]
 
 
 def test_digests_as_recorded_from_the_service() -> None:
@@ -55,8 +56,8 @@ STAR_WARS = {
     ],
 )
 def test_attributes_are_chosen_by_name_and_prefix(wanted: list[str], names: list[str], md5: str | None) -> None:
-    rows, chosen = digests.selected(encoded(STAR_WARS), wanted)
-    assert [row.name for row in rows] == names
+    values, chosen = AttributeSelection(wanted).choose(encoded(STAR_WARS))
+    assert [*values] == names and values == {name: STAR_WARS[name] for name in names}
     if md5 is not None:
         assert digests.hex_digest(chosen) == md5
 
@@ -192,33 +193,34 @@ TEXT = AttributeValue("String", "x")
 )
 def test_attributes_that_are_refused(values: dict[str, AttributeValue], message: str) -> None:
     with pytest.raises(SqsError) as caught:
-        validate.message_attributes(values)
+        encode_message_attributes(values)
     assert caught.value.kind.code == "InvalidParameterValue"
     assert message in caught.value.message
 
 
 def test_attribute_lists_are_not_supported() -> None:
     with pytest.raises(SqsError, match="list values in SendMessage operation are not supported") as caught:
-        validate.message_attributes({"a": AttributeValue("String", StringListValues=["x"])})
+        encode_message_attributes({"a": AttributeValue("String", StringListValues=["x"])})
     assert caught.value.kind.code == "AWS.SimpleQueueService.UnsupportedOperation"
 
 
 def test_attributes_with_characters_that_no_message_has() -> None:
     with pytest.raises(SqsError) as caught:
-        validate.message_attributes({"a": AttributeValue("String", "\x00")})
+        encode_message_attributes({"a": AttributeValue("String", "\x00")})
     assert caught.value.kind.code == "InvalidParameterValue"
 
 
 def test_attribute_names_have_letters_of_any_language() -> None:
-    (row,) = validate.message_attributes({"naïve.größe_1-ж": AttributeValue("String", "x")})
+    stored = encoded({"naïve.größe_1-ж": AttributeValue("String", "x")})
+    (row,) = decode_attributes(stored)
     assert row.name == "naïve.größe_1-ж"
-    assert validate.attributes_size([row]) == len("naïve.größe_1-ж".encode()) + len("String") + 1
+    assert attributes_size(stored, 1) == len("naïve.größe_1-ж".encode()) + len("String") + 1
     with pytest.raises(SqsError, match="must be shorter than 256 bytes"):
-        validate.message_attributes({"é" * 129: AttributeValue("String", "x")})
+        encode_message_attributes({"é" * 129: AttributeValue("String", "x")})
 
 
 def test_attributes_that_are_taken() -> None:
-    rows = validate.message_attributes(
+    stored = encoded(
         {
             "a-b_c.D9": AttributeValue("String.label", "\u00e9"),
             "n": AttributeValue("Number", "-1.5e+3"),
@@ -227,13 +229,30 @@ def test_attributes_that_are_taken() -> None:
             "x" * 256: TEXT,
         }
     )
-    assert [(row.data_type, row.value, row.binary) for row in rows[:4]] == [
-        ("String.label", "\u00e9".encode(), False),
-        ("Number", b"-1.5e+3", False),
-        ("Number.int", b"007", False),
-        ("Binary.png", b"\x00", True),
+    rows = decode_attributes(stored)
+    assert rows == [
+        ("a-b_c.D9", "String.label", "\u00e9".encode(), False),
+        ("b", "Binary.png", b"\x00", True),
+        ("m", "Number.int", b"007", False),
+        ("n", "Number", b"-1.5e+3", False),
+        ("x" * 256, "String", b"x", False),
     ]
-    assert validate.attributes_size(rows[:1]) == len("a-b_c.D9") + len("String.label") + 2
+    assert encode_attributes(rows) == stored
+    sizes = [len(row.name.encode()) + len(row.data_type) + len(row.value) for row in rows]
+    assert attributes_size(stored, len(rows)) == sum(sizes)
+
+
+def test_an_attribute_is_checked_again_when_its_name_and_type_are_known() -> None:
+    encoded({"known": AttributeValue("Number", "1")})
+    for value, message in (
+        (AttributeValue("Number", "one"), "Can't cast"),
+        (AttributeValue("Number", ""), "non-empty value"),
+        (AttributeValue("Number", "1", b"1"), "has a StringValue and a BinaryValue"),
+        (AttributeValue("Number", "1", StringListValues=["1"]), "are not supported"),
+        (AttributeValue("Numb", "1"), "is invalid"),
+    ):
+        with pytest.raises(SqsError, match=message):
+            encoded({"known": value})
 
 
 def test_the_trace_header() -> None:

@@ -80,6 +80,17 @@ def test_text_that_sqs_forbids_is_base64(rest: Rest, sqs: Any, text: str) -> Non
     assert told(message) == (TEXT_TYPE, BASE64)
 
 
+def test_text_that_sqs_forbids_is_base64_with_a_deduplication_key_too(rest: Rest, sqs: Any) -> None:
+    """Such a message is stored with the digest of its body, like a text that was sent over SQS."""
+    queue = rest.create()
+    given = [{"body": "fine", "deduplicationKey": "a"}, {"body": "bell \u0007", "deduplicationKey": "b"}]
+    rest.good("POST", f"{queue}/messages:batch", {"messages": given})
+    messages = sqs.receive_message(QueueUrl=url(sqs), MaxNumberOfMessages=10)["Messages"]
+    assert [message["Body"] for message in messages] == ["fine", base64(b"bell \x07")]
+    for message in messages:
+        assert message["MD5OfBody"] == md5(message["Body"].encode()).hexdigest()
+
+
 def test_bytes_are_base64(packed: Rest, sqs: Any) -> None:
     packed.send(packed.create(), b"\x00\xff bytes")
     message = by_sqs(sqs)

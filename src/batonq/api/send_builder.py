@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from batonq.core.commands import Once, Send
@@ -24,26 +24,26 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class SendBuilder:
-    """Messages are added one by one. Properties other than the body are set on the last message. A column is created by
-    the first message that uses it.
-    """
+    """Messages are given as columns, or added one by one. A column exists only if a message uses it."""
 
-    __slots__ = ("_columns", "bodies", "digests")
+    __slots__ = ("_columns", "at", "bodies", "digests")
 
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.digests: list[bytes] = []  # MD5s of the bodies, where needed
+    def __init__(self, bodies: Iterable[bytes] = (), digests: Iterable[bytes] = ()) -> None:
+        self.bodies = [*bodies]
+        self.digests = [*digests]  # MD5s of the bodies, where needed
+        self.at = -1  # the message that `put` and `get` concern
         self._columns: dict[str, list[Any]] = {}
 
     def add(self, body: bytes) -> None:
+        self.at = len(self.bodies)
         self.bodies.append(body)
 
     def put(self, column: str, value: Any) -> None:
-        """Set a property of the last message, replacing an earlier value."""
+        """Set a property of the message `at`, replacing an earlier value."""
         values = self._columns.get(column)
         if values is None:
             values = self._columns[column] = []
-        at = len(self.bodies) - 1
+        at = self.at
         if len(values) > at:
             values[at] = value
             return
@@ -51,19 +51,20 @@ class SendBuilder:
             values += [_DEFAULTS[column]] * (at - len(values))
         values.append(value)
 
-    def last(self, column: str) -> Any:
-        """A property of the last message."""
-        values = self._columns.get(column, ())
-        at = len(self.bodies) - 1
-        return values[at] if len(values) > at else _DEFAULTS[column]
+    def put_all(self, column: str, values: list[Any]) -> None:
+        """Set a property of all messages."""
+        self._columns[column] = values
 
-    def drop(self) -> None:
-        """Remove the last message."""
-        self.bodies.pop()
-        count = len(self.bodies)
-        del self.digests[count:]
-        for values in self._columns.values():
-            del values[count:]
+    def get(self, column: str) -> Any:
+        """A property of the message `at`."""
+        values = self._columns.get(column, ())
+        return values[self.at] if len(values) > self.at else _DEFAULTS[column]
+
+    def remove(self, places: Container[int]) -> None:
+        """Remove the messages at these places."""
+        kept = [at for at in range(len(self.bodies)) if at not in places]
+        for values in (self.bodies, self.digests, *self._columns.values()):
+            values[:] = [values[at] for at in kept if at < len(values)]
 
     def clear(self, column: str) -> None:
         """Remove a column in which all messages have the same value."""
@@ -86,7 +87,8 @@ class SendBuilder:
         producer: str = "",
         once: Once | None = None,
     ) -> Send:
-        columns = {name: values for name in self._columns if (values := self.column(name))}
+        for name in self._columns:
+            self.column(name)  # completes it
         return Send(
             queue,
             self.bodies,
@@ -96,5 +98,5 @@ class SendBuilder:
             request=request,
             producer=producer,
             once=once,
-            **columns,
+            **self._columns,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from batonq.api.http.messages import Request, Response, plain
 from batonq.api.http.reader import RequestReader
 from batonq.api.http.usage import AddressUsage, address_of
+from batonq.errors import FAULT
 
 if TYPE_CHECKING:
     from batonq.api.http.server import HttpServer
@@ -239,7 +240,7 @@ class Connection(asyncio.Protocol):
             self._server.counters.failures += 1
             logger.exception("a request failed: %s %s", request.method, request.path)
             self._working = None
-            self._end_with(request, 500, "An internal error occurred; see the server's log.")
+            self._end_with(request, 500, FAULT)
             return True
         self._working = None
         return False
@@ -330,7 +331,7 @@ class Connection(asyncio.Protocol):
         except Exception:
             server.counters.failures += 1
             logger.exception("a request failed: %s %s", request.method, request.path)
-            response = plain(500, "An internal error occurred; see the server's log.")
+            response = plain(500, FAULT)
         finally:
             self._working = None
             self._release(request.bytes_held)

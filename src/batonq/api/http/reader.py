@@ -23,6 +23,7 @@ PART_CHUNKS = 256
 REQUEST_BYTES = 1_024
 HEADER_BYTES = 170  # memory of a header in addition to its name and value
 SMALL_HEAD_BYTES = 4_096  # larger heads are measured
+_HEAD_END = b"\r\n\r\n"
 _HOP_BY_HOP = (b"connection", b"upgrade", b"http2-settings")
 
 
@@ -151,8 +152,12 @@ class RequestReader:
         while rest and not self._with_request and not self.closed and self._pieces < pieces_max:
             if self._head is not None and len(rest) <= self._body_declared - len(self._body):
                 return self.feed(rest, whole=True)  # only a piece of the body
-            self.feed(rest[:PART_BYTES])
-            rest = rest[PART_BYTES:]
+            part = rest[:PART_BYTES]
+            if self._head is None:  # feed the head alone, so that a body that has arrived whole stays in one piece
+                end = bytes(part).find(_HEAD_END)
+                part = part[: end + len(_HEAD_END)] if end >= 0 else part
+            self.feed(part)
+            rest = rest[len(part) :]
         # An empty view, too, would keep all of `data` in memory.
         return rest if rest and not self.closed else b""
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from time import time
+from typing import Any
 from urllib.parse import unquote
 
 from batonq.api.http import Reply, Request, Response
 from batonq.api.http.messages import Heads
 from batonq.api.rest import openapi, page, problems
 from batonq.api.rest.codec import JSON, Codec, Negotiator
-from batonq.api.rest.operations import OPERATIONS, Operation, Start
+from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.rates import RateBook
-from batonq.api.rest.service import Answer, Call, Finish, fault
+from batonq.api.rest.service import Call, Finish, Outcome, fault
 from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
+from batonq.api.started_operation import StartedOperation, answer_to
 from batonq.errors import (
     AccessDenied,
     BatonError,
@@ -40,8 +42,6 @@ ADDRESSES_MAX = 10_000
 ADDRESS_LENGTH_MAX = 320  # longer paths are not cached; a queue name has 80 characters, each of which may be escaped
 PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of which may be escaped
 PARTS_MAX = 6  # no operation's path has more parts
-
-Undo = Callable[[], None] | None
 
 
 class RestApp:
@@ -70,33 +70,22 @@ class RestApp:
         found = self._addresses.get(request.path) or self._address(request)
         if found is None or request.method != found[0].method or request.query:
             return False
-        operation, name, token = found
-        start = operation.start
-        assert start is not None
-        self.calls[operation.name] += 1
-        wanted = JSON
-
-        def answer(outcome: Answer | BatonError, undo: Undo) -> None:
-            try:
-                written = self._written(outcome, wanted)
-            except Exception as problem:
-                written = self._written(fault(request, problem), wanted)
-                if undo is not None:
-                    undo()
-                undo = None
-            if not reply(written) and undo is not None:
-                undo()
-
+        self.calls[found[0].name] += 1
         try:
             given, wanted = self._forms(request)
+        except Exception as problem:
+            reply(self._written(self.error_of(problem, request), JSON))
+            return True
+
+        def start(finish: Finish) -> None:
+            operation, name, token = found
             call = self._call(request, given, wanted, name, token)
             if request.path not in self._addresses and not token:
                 self._addresses.put(request.path, found, len(request.path))
-            self._start(call, start, answer)
-        except (BatonError, SqsError) as problem:
-            answer(_told(problem), None)
-        except Exception as problem:
-            answer(fault(request, problem), None)
+            assert operation.start is not None
+            operation.start(call, finish)
+
+        StartedOperation(self, request, start, lambda outcome: self._written(outcome, wanted), reply).begin()
         return True
 
     def _address(self, request: Request) -> tuple[Operation, str, str] | None:
@@ -104,37 +93,26 @@ class RestApp:
         operation = self._routes.get(path, {}).get(request.method)
         return None if operation is None or operation.start is None else (operation, name, token)
 
-    def _start(self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None]) -> None:
-        """Start an operation. If its queue is not found, refresh the catalog and retry once."""
+    # --- for operations in progress
 
-        def answered(outcome: Answer | BatonError, undo: Undo = None) -> None:
-            if isinstance(outcome, QueueDoesNotExist):
-                self._tasks.spawn(self._start_again(call, start, answer, outcome))
-            else:
-                answer(outcome, undo)
+    def error_of(self, problem: BaseException, request: Request) -> Outcome:
+        """A request that fails authentication raises an SqsError, as for SQS. REST reports it as AccessDenied."""
+        if isinstance(problem, SqsError):
+            return AccessDenied(problem.message)
+        if isinstance(problem, BatonError):
+            return problem.with_traceback(None)  # a traceback would keep the request in memory
+        return fault(request, problem)
 
-        self._try(call, start, answered)
+    def has_no_queue(self, outcome: Outcome) -> bool:
+        return isinstance(outcome, QueueDoesNotExist)
 
-    def _try(self, call: Call, start: Start, finish: Finish) -> None:
-        try:
-            start(call, finish)
-        except BatonError as problem:
-            finish(problem.with_traceback(None))  # a traceback would keep the request in memory
-        except Exception as problem:
-            finish(call.fault(problem))
+    async def refresh(self) -> bool:
+        return await self.broker.refresh()  # the catalog can be out of date only in a cluster
 
-    async def _start_again(
-        self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None], problem: BatonError
-    ) -> None:
-        try:
-            is_newer = await self.broker.refresh()  # the catalog can be out of date only in a cluster
-        except Exception as refused:
-            answer(refused if isinstance(refused, BatonError) else call.fault(refused), None)
-        else:
-            if is_newer:
-                self._try(call, start, lambda outcome, undo=None: answer(outcome, undo))
-            else:
-                answer(problem, None)
+    def spawn(self, work: Coroutine[Any, Any, None]) -> object:
+        return self._tasks.spawn(work)
+
+    # --- a request
 
     def _forms(self, request: Request) -> tuple[Codec, Codec]:
         """The formats of the request and of its answer."""
@@ -147,9 +125,17 @@ class RestApp:
         caller = self.access.identify(request)
         return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._tasks.spawn)
 
-    def _written(self, outcome: Answer | BatonError, wanted: Codec) -> bytes:
-        response = self.refused(outcome, wanted) if isinstance(outcome, BatonError) else _response(outcome, wanted)
+    def _written(self, outcome: Outcome, wanted: Codec) -> bytes:
+        response = self._response(outcome, wanted)
         return self._heads.head(response, close=False) + response.body
+
+    def _response(self, outcome: Outcome, wanted: Codec) -> Response:
+        if isinstance(outcome, BatonError):
+            return self.refused(outcome, wanted)
+        if isinstance(outcome.value, Response):
+            return outcome.value
+        body = b"" if outcome.value is None else wanted.encode(outcome.value)
+        return Response(outcome.status, body, wanted.content_type, outcome.headers)
 
     async def handle(self, request: Request) -> Response:
         wanted = JSON
@@ -163,57 +149,31 @@ class RestApp:
             return await self._answer(call, operation)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))
-        except (BatonError, SqsError) as error:
-            return self.refused(_told(error), wanted)
         except Exception as problem:
-            return self.refused(fault(request, problem), wanted)
+            return self._response(self.error_of(problem, request), wanted)
 
     async def _answer(self, call: Call, operation: Operation) -> Response:
         """Run an operation and encode its answer. If no answer can be sent, the messages leased for it are released."""
-        if operation.start is not None:
-            return await self._answer_started(call, operation.start)
+        start = operation.start
+        if start is not None:
+            return await answer_to(
+                self,
+                call.request,
+                lambda finish: start(call, finish),
+                lambda outcome: self._response(outcome, call.wanted),
+            )
         assert operation.run is not None
         try:
             try:
                 answer = await operation.run(call)
             except QueueDoesNotExist:
-                if not await self.broker.refresh():  # the catalog can be out of date only in a cluster
+                if not await self.refresh():
                     raise
                 answer = await operation.run(call)
-            return _response(answer, call.wanted)
+            return self._response(answer, call.wanted)
         except (Exception, asyncio.CancelledError):  # CancelledError: the client has disconnected
             if call.give_back is not None:
                 await call.give_back()
-            raise
-
-    async def _answer_started(self, call: Call, start: Start) -> Response:
-        answer: asyncio.Future[tuple[Answer | BatonError, Undo]] = asyncio.get_running_loop().create_future()
-
-        def answered(outcome: Answer | BatonError, undo: Undo) -> None:
-            if not answer.done():
-                answer.set_result((outcome, undo))
-            elif undo is not None:
-                undo()
-
-        self._start(call, start, answered)
-        try:
-            outcome, undo = await answer
-        except asyncio.CancelledError:  # the client has disconnected
-            if call.request.abandon is not None:
-                call.request.abandon()
-            if answer.done() and not answer.cancelled():  # the outcome arrived at the same time
-                answered(*answer.result())
-            raise
-        if isinstance(outcome, BatonError):
-            try:
-                raise outcome
-            finally:
-                del outcome, answer  # a cycle between the error and its traceback would keep the request in memory
-        try:
-            return _response(outcome, call.wanted)
-        except Exception:
-            if undo is not None:
-                undo()
             raise
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -262,11 +222,6 @@ class _WrongMethod(MethodNotAllowed):
         super().__init__(f"{method} is not supported here. Supported methods: {self.allow}.")
 
 
-def _told(problem: BatonError | SqsError) -> BatonError:
-    """A request that fails authentication raises an SqsError, as for SQS. REST reports it as AccessDenied."""
-    return AccessDenied(problem.message) if isinstance(problem, SqsError) else problem
-
-
 def template(path: str) -> tuple[str, str, str]:
     """The path as a template, such as `/v1/queues/{queue}:purge`, and the names taken out of it, such as `orders`."""
     parts = path.split("/", PARTS_MAX)
@@ -292,11 +247,3 @@ def template(path: str) -> tuple[str, str, str]:
     elif kind == "history" and count == 4 and name:
         return "/v1/history/{shard}", name, ""
     return "", "", ""
-
-
-def _response(answer: Answer, codec: Codec) -> Response:
-    if isinstance(answer.value, Response):
-        return answer.value
-    if answer.value is None:
-        return Response(answer.status, b"", codec.content_type, answer.headers)
-    return Response(answer.status, codec.encode(answer.value), codec.content_type, answer.headers)

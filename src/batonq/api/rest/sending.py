@@ -34,7 +34,7 @@ from batonq.api.rest.shapes import (
     Sent,
 )
 from batonq.api.send_builder import SendBuilder
-from batonq.api.sqs.validate import attributes_size
+from batonq.api.sqs.message_attributes import attributes_size
 from batonq.core.commands import Accepted, Once
 from batonq.core.commands import Sent as SendOutcome
 from batonq.core.payload import encode_attributes
@@ -179,7 +179,7 @@ def _add_entries(
         except BatonError as problem:
             refused[at] = problem.with_traceback(None)  # a traceback would keep the request in memory
             if len(builder.bodies) > before:
-                builder.drop()
+                builder.remove((before,))
 
 
 def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | None]) -> list[SendResult]:
@@ -236,9 +236,9 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
         builder.put("contents", content)
     size = len(body)
     if given.attributes:
-        attributes = attributes_from(given.attributes)
-        builder.put("attributes", encode_attributes(attributes))
-        size += attributes_size(attributes)
+        attributes = encode_attributes(attributes_from(given.attributes))
+        builder.put("attributes", attributes)
+        size += attributes_size(attributes, len(given.attributes))
     if size > queue.message_bytes_max:
         raise TooLarge(
             f"The message has {size} bytes, including its attributes; this queue accepts at most "

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from batonq.api import started_operation
 from batonq.api.http import Request
 from batonq.api.rest.codec import MSGPACK, Codec
 from batonq.api.rest.rates import RateBook
 from batonq.api.rest.shapes import Given
 from batonq.api.sqs.access import Caller
-from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.errors import FAULT, BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
-from batonq.node.routing.submission import FAULT
 
 T = TypeVar("T", bound=Struct)
 logger = logging.getLogger("batonq.rest")
@@ -33,11 +33,8 @@ class Answer(NamedTuple):
 NO_CONTENT = Answer(204)
 
 
-class Finish(Protocol):
-    """Answers a request with an answer or an error."""
-
-    def __call__(self, outcome: Answer | BatonError, undo: Callable[[], None] | None = None) -> None:
-        """`undo` is called when the answer cannot be sent: it releases the messages leased for the request."""
+Outcome = Answer | BatonError
+Finish = started_operation.Finish[Outcome]
 
 
 def fault(request: Request, problem: BaseException) -> BatonError:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from email.utils import formatdate
+from functools import partial
 from itertools import count
 from time import time
 from typing import Any
-
-from msgspec import Struct
 
 from batonq.api.http import Reply, Request, Response
 from batonq.api.http.messages import SERVER_NAME, Heads
@@ -27,45 +25,15 @@ from batonq.api.sqs.errors import (
     translated,
 )
 from batonq.api.sqs.operations.table import OPERATIONS, Operation
-from batonq.api.sqs.service import Call, Service, SqsSettings
+from batonq.api.sqs.service import Call, Finish, Outcome, Service, SqsSettings
+from batonq.api.started_operation import StartedOperation, answer_to
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 from batonq.node.tasks import Tasks
 
-Outcome = Struct | SqsError | BatonError
-Undo = Callable[[], None] | None
-
 # These operations do not concern a single queue, so they are not valid at a queue's own URL.
 NOT_AT_A_QUEUE = ("CreateQueue", "ListQueues")
 REQUEST_ID_HEADER = "x-amzn-RequestId"
-
-
-class _Started:
-    """An operation on messages in progress. Calling it with the operation's outcome answers the request."""
-
-    __slots__ = ("_app", "_reply", "is_last", "operation", "request")
-
-    def __init__(self, app: SqsApp, request: Request, operation: Operation, reply: Reply) -> None:
-        self._app = app
-        self._reply = reply
-        self.request = request
-        self.operation = operation
-        self.is_last = False  # when True, a missing queue is reported instead of retried
-
-    def __call__(self, outcome: Outcome, undo: Undo = None) -> None:
-        app = self._app
-        if not self.is_last and _has_no_queue(outcome):
-            app.start_again(self, outcome)
-            return
-        try:
-            answer = app.json_answer(outcome)
-        except Exception as problem:
-            answer = app.json_answer(app.service.fault(problem, self.operation.name))
-            if undo is not None:
-                undo()
-            undo = None
-        if not self._reply(answer) and undo is not None:
-            undo()
 
 
 class SqsApp:
@@ -98,38 +66,14 @@ class SqsApp:
         if operation is None or operation.start is None or request.method != "POST":
             return False
         self.calls[operation.name] += 1
-        self._start(_Started(self, request, operation, reply))
+        start = partial(self._start, request, operation)
+        StartedOperation(self, request, start, self._json_answer, reply).begin()
         return True
 
-    def _start(self, started: _Started) -> None:
-        try:
-            call = Call(started.request, self.access.identify(started.request), started.operation.name, True)
-            given = started.operation.decode(started.request.body)
-            assert started.operation.start is not None
-            started.operation.start(self.service, call, given, started)
-        except (SqsError, BatonError) as problem:
-            started(problem.with_traceback(None))  # a traceback would keep the request in memory
-        except Exception as problem:
-            started(self.service.fault(problem, started.operation.name))
-
-    def start_again(self, started: _Started, outcome: Outcome) -> None:
-        """Refresh the catalog and retry an operation whose queue was not found. It is retried once."""
-        started.is_last = True
-
-        async def again() -> None:
-            try:
-                is_newer = await self.service.broker.refresh()
-            except BatonError as problem:
-                started(problem)
-            except Exception as problem:
-                started(self.service.fault(problem, started.operation.name))
-            else:
-                if is_newer:
-                    self._start(started)
-                else:
-                    started(outcome)
-
-        self._tasks.spawn(again())
+    def _start(self, request: Request, operation: Operation, finish: Finish) -> None:
+        call = Call(request, self.access.identify(request), operation.name, True)
+        assert operation.start is not None
+        operation.start(self.service, call, operation.decode(request.body), finish)
 
     async def handle(self, request: Request) -> Response:
         target = request.headers.get(b"x-amz-target")
@@ -137,49 +81,38 @@ class SqsApp:
             return await self._handle_json(request, target)
         return await self._handle_query(request)
 
-    async def _run(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
-        """Run an operation and encode its output. A missing queue is reported only after the node has refreshed its
-        catalog. Raises the operation's error.
-        """
+    async def _run(
+        self, operation: Operation, call: Call, given: Any, write: Callable[[Outcome], Response]
+    ) -> Response:
+        """Run an operation. A missing queue is reported only after the node has refreshed its catalog."""
+        start, run = operation.start, operation.run
+        if start is not None:
+            return await answer_to(self, call.request, lambda finish: start(self.service, call, given, finish), write)
+        assert run is not None
         try:
-            return await self._attempt(operation, call, given, encode)
+            return write(await run(self.service, call, given))
         except (QueueDoesNotExist, SqsError) as problem:
-            if not _has_no_queue(problem) or not await self.service.broker.refresh():
+            if not self.has_no_queue(problem) or not await self.refresh():
                 raise
-        return await self._attempt(operation, call, given, encode)
+        return write(await run(self.service, call, given))
 
-    async def _attempt(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
-        if operation.run is not None:
-            return encode(await operation.run(self.service, call, given))
-        answer: asyncio.Future[tuple[Outcome, Undo]] = asyncio.get_running_loop().create_future()
+    # --- for operations in progress
 
-        def finish(outcome: Outcome, undo: Undo = None) -> None:
-            if not answer.done():
-                answer.set_result((outcome, undo))
-            elif undo is not None:
-                undo()
+    def error_of(self, problem: BaseException, request: Request) -> Outcome:
+        if isinstance(problem, SqsError | BatonError):
+            return problem.with_traceback(None)  # a traceback would keep the request in memory
+        return self.service.fault(problem, f"{request.method} {request.header(b'x-amz-target') or request.path}")
 
-        assert operation.start is not None
-        operation.start(self.service, call, given, finish)
-        try:
-            outcome, undo = await answer
-        except asyncio.CancelledError:  # the client has disconnected
-            if call.request.abandon is not None:
-                call.request.abandon()
-            if answer.done() and not answer.cancelled():  # the outcome arrived at the same time
-                finish(*answer.result())
-            raise
-        if isinstance(outcome, SqsError | BatonError):
-            try:
-                raise outcome
-            finally:
-                del outcome, answer  # a cycle between the error and its traceback would keep the request in memory
-        try:
-            return encode(outcome)
-        except Exception:
-            if undo is not None:
-                undo()
-            raise
+    def has_no_queue(self, outcome: object) -> bool:
+        return isinstance(outcome, QueueDoesNotExist) or (
+            isinstance(outcome, SqsError) and outcome.kind is QUEUE_DOES_NOT_EXIST
+        )
+
+    async def refresh(self) -> bool:
+        return await self.service.broker.refresh()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> object:
+        return self._tasks.spawn(work)
 
     # --- JSON
 
@@ -190,25 +123,24 @@ class SqsApp:
                 raise SqsError(
                     UNKNOWN_OPERATION, f"The operation {shortened(target.decode('latin-1'), 200)} is unknown."
                 )
-            name = operation.name
-            self.calls[name] += 1
-            call = Call(request, self.access.identify(request), name, True)
-            body = await self._run(operation, call, operation.decode(request.body), protocol_json.encode)
-        except SqsError as error:
-            return self.json_error(error)
-        except BatonError as error:
-            return self.json_error(translated(error))
+            self.calls[operation.name] += 1
+            call = Call(request, self.access.identify(request), operation.name, True)
+            return await self._run(operation, call, operation.decode(request.body), self._json_response)
         except Exception as problem:
-            return self.json_error(self.service.fault(problem, _what(request)))
+            return self._json_response(self.error_of(problem, request))
+
+    def _json_response(self, outcome: Outcome) -> Response:
+        if isinstance(outcome, SqsError | BatonError):
+            return self._json_error(outcome)
+        body = protocol_json.encode(outcome)
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
 
-    def json_answer(self, outcome: Outcome) -> bytes:
+    def _json_answer(self, outcome: Outcome) -> bytes:
         """The whole HTTP response. Within one second, response heads differ only in request id and length, so the rest
         of the head is cached.
         """
         if isinstance(outcome, SqsError | BatonError):
-            error = outcome if isinstance(outcome, SqsError) else translated(outcome)
-            response = self.json_error(error)
+            response = self._json_error(outcome)
             return self._heads.head(response, close=False) + response.body
         body = protocol_json.encode(outcome)
         second = int(time())
@@ -220,9 +152,9 @@ class SqsApp:
             ).encode()
         return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (self._head_start, self._new_id(), len(body), body)
 
-    def json_error(self, error: SqsError) -> Response:
+    def _json_error(self, problem: SqsError | BatonError) -> Response:
+        error = self._counted(problem)
         kind = error.kind
-        self._count(kind.code)
         return Response(
             kind.status,
             protocol_json.error_body(f"{kind.namespace}#{kind.type}", error.message),
@@ -243,32 +175,34 @@ class SqsApp:
                 return _xml(200, sts.caller_identity(caller, request_id), request_id)
             if not action:
                 return Response(404, b"<UnknownOperationException/>\n", protocol_query.CONTENT_TYPE)
-            body = await self._run_query(request, caller, action, fields, request_id, as_json)
-        except SqsError as error:
-            return self._query_error(error, request_id, as_json)
-        except BatonError as error:
-            return self._query_error(translated(error), request_id, as_json)
+            return await self._run_query(request, caller, action, fields, request_id, as_json)
         except Exception as problem:
-            return self._query_error(self.service.fault(problem, _what(request)), request_id, as_json)
-        return (_json if as_json else _xml)(200, body, request_id)
+            return self._query_response(self.error_of(problem, request), "", request_id, as_json)
 
     async def _run_query(
         self, request: Request, caller: Caller, action: str, fields: dict[str, str], request_id: str, as_json: bool
-    ) -> bytes:
+    ) -> Response:
         at_queue = request.path.strip("/") != ""
         operation = OPERATIONS.get(action)
         if operation is None or (at_queue and action in NOT_AT_A_QUEUE):
             raise SqsError(INVALID_ACTION, f"The action {shortened(action, 200)} is not valid for this endpoint.")
         self.calls[action] += 1
         given = protocol_query.decode(operation.input, fields, action)
-        encode = protocol_query.encode_json if as_json else protocol_query.encode
         call = Call(request, caller, action, False)
-        return await self._run(operation, call, given, lambda output: encode(output, action, request_id))
+        return await self._run(
+            operation, call, given, lambda outcome: self._query_response(outcome, action, request_id, as_json)
+        )
 
-    def _query_error(self, error: SqsError, request_id: str, as_json: bool) -> Response:
-        kind = error.kind
-        self._count(kind.code)
-        message = error.message
+    def _query_response(self, outcome: Outcome, action: str, request_id: str, as_json: bool) -> Response:
+        if isinstance(outcome, SqsError | BatonError):
+            return self._query_error(outcome, request_id, as_json)
+        if as_json:
+            return _json(200, protocol_query.encode_json(outcome, action, request_id), request_id)
+        return _xml(200, protocol_query.encode(outcome, action, request_id), request_id)
+
+    def _query_error(self, problem: SqsError | BatonError, request_id: str, as_json: bool) -> Response:
+        error = self._counted(problem)
+        kind, message = error.kind, error.message
         if kind is QUEUE_DOES_NOT_EXIST and message.endswith("does not exist."):
             message = message[:-1] + " for this wsdl version."
         if as_json:
@@ -277,8 +211,11 @@ class SqsApp:
 
     # --- both
 
-    def _count(self, code: str) -> None:
-        self.errors[code] = self.errors.get(code, 0) + 1
+    def _counted(self, problem: SqsError | BatonError) -> SqsError:
+        """The error in the words of SQS, counted for metrics."""
+        error = problem if isinstance(problem, SqsError) else translated(problem)
+        self.errors[error.kind.code] = self.errors.get(error.kind.code, 0) + 1
+        return error
 
     def _new_id(self) -> bytes:
         """A unique id in the form of a UUID, much cheaper to make than a real UUID."""
@@ -286,16 +223,6 @@ class SqsApp:
 
     def _request_id(self) -> str:
         return self._new_id().decode("ascii")
-
-
-def _has_no_queue(outcome: object) -> bool:
-    return isinstance(outcome, QueueDoesNotExist) or (
-        isinstance(outcome, SqsError) and outcome.kind is QUEUE_DOES_NOT_EXIST
-    )
-
-
-def _what(request: Request) -> str:
-    return f"{request.method} {request.header(b'x-amz-target') or request.path}"
 
 
 def _fields(request: Request) -> dict[str, str]:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from collections.abc import Iterable, Sequence
+from itertools import repeat, starmap
+from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.digests import digest
@@ -19,7 +23,17 @@ from batonq.api.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError, invalid
 from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE
 from batonq.api.sqs.validate import allowed
 from batonq.core import json_text
-from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
+from batonq.core.payload import (
+    AS_IS,
+    NO_DIGEST,
+    TEXTS,
+    Attribute,
+    Content,
+    decode_attributes,
+    encode_attributes,
+)
+from batonq.node.broker import Received
+from batonq.node.messages.received import CONTENT_BITS
 
 JSON_TYPE = "application/json"
 BYTES_TYPE = "application/octet-stream"
@@ -31,10 +45,36 @@ _TYPES = {_TEXT: TEXT_TYPE, _JSON: JSON_TYPE, _BYTES: BYTES_TYPE}
 _ENCODING_NAME = CONTENT_ENCODING.encode()
 # These two characters can occur unescaped only inside a JSON string, where the escapes are equivalent.
 _ESCAPES = ((b"\xef\xbf\xbe", rb"\ufffe"), (b"\xef\xbf\xbf", rb"\uffff"))
-_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+_check_json = msgspec.json.Decoder(Raw).decode
 
 
 # --- out --------------------------------------------------------------------------------------
+
+
+def shown_all(received: Received, as_json: bool) -> tuple[Iterable[Any], Iterable[str], Sequence[bytes]]:
+    """The bodies as texts, their MD5s in hexadecimal, and the attributes, of all messages. In JSON, a body that needs
+    no escapes is copied as it is.
+    """
+    bodies, types, digests, attributes = received.bodies, received.contents, received.digests, received.attributes
+    # SQS checks the text of each body, and stores its digest. REST stores digests for deduplication only.
+    checked = not (attributes or received.dedup_ids) and TEXTS.issuperset(types)
+    if checked or types.count(AS_IS) == len(types):
+        texts: Iterable[Any] = map(bytes.decode, bodies)
+        if as_json:
+            texts = [
+                Raw(b'"%b"' % body) if content & AS_IS else body.decode()
+                for content, body in zip(types, bodies, strict=True)
+            ]
+        return texts, map(bytes.hex, digests), attributes
+    rows = zip(
+        bodies,
+        [b"" if content & NO_DIGEST else one for content, one in zip(types, digests, strict=True)],
+        [content & CONTENT_BITS for content in types],
+        attributes or repeat(b""),
+        strict=False,
+    )
+    texts, hexes, attributes = zip(*starmap(shown, rows), strict=True)
+    return texts, hexes, attributes
 
 
 def shown(body: bytes, body_md5: bytes, content: int, attributes: bytes) -> tuple[str, str, bytes]:
@@ -74,15 +114,15 @@ def _told(attributes: bytes, content_type: str, encoding: str) -> bytes:
 
 
 def take(builder: SendBuilder, content_type: str, encoding: str) -> None:
-    """Convert the last message's body to what its attributes declare. Raises SqsError when the body does not match
-    them.
+    """Convert the body of the builder's current message to what its attributes declare. Raises SqsError when the body
+    does not match them.
     """
-    body = builder.bodies[-1]
+    body = builder.bodies[builder.at]
     if encoding:
         if encoding != BASE64:
             raise invalid(encoding, CONTENT_ENCODING, f"The only encoding is {BASE64}.")
         try:
-            body = builder.bodies[-1] = b64decode(body, validate=True)
+            body = builder.bodies[builder.at] = b64decode(body, validate=True)
         except Base64Error:
             raise SqsError(INVALID_MESSAGE_CONTENTS, "The body is not valid base64.") from None
     kind = content_type.partition(";")[0].strip().lower()
@@ -92,7 +132,7 @@ def take(builder: SendBuilder, content_type: str, encoding: str) -> None:
     elif encoding:
         builder.put("contents", _TEXT if kind.startswith("text/") and _is_text(body) else _BYTES)
     if encoding:
-        builder.digests[-1] = digest(body)
+        builder.digests[builder.at] = digest(body)
 
 
 def _check(body: bytes) -> None:

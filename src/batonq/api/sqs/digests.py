@@ -1,14 +1,14 @@
-"""The MD5 digests that clients verify, and the encoding of message attributes that they are computed over."""
+"""The MD5 digests that clients verify."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
-from batonq.core.payload import Attribute, decode_attributes, encode_attribute, encode_attributes
+from batonq.core.payload import encode_attribute
 
 TRACE_HEADER = "AWSTraceHeader"
 
@@ -36,14 +36,3 @@ def digest(body: bytes) -> bytes:
 def trace_digest(trace: str) -> str:
     """MD5OfMessageSystemAttributes. A sender can set only one system attribute, the trace header."""
     return hex_digest(encode_attribute(TRACE_HEADER, "String", trace.encode(), False))
-
-
-def selected(encoded: bytes, wanted: Iterable[str]) -> tuple[list[Attribute], bytes]:
-    """The attributes whose names are wanted (by exact name, or by a prefix that ends in `.*`), and their encoding."""
-    attributes = decode_attributes(encoded)
-    names = set(wanted)
-    if names & {"All", ".*", "*"}:
-        return attributes, encoded
-    prefixes = tuple(name[:-2] for name in names if name.endswith(".*"))
-    kept = [row for row in attributes if row.name in names or (prefixes and row.name.startswith(prefixes))]
-    return kept, encoded if len(kept) == len(attributes) else encode_attributes(kept)

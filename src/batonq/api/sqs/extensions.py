@@ -8,7 +8,7 @@ lists all of them, and a test compares that page with these tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from batonq.api.send_builder import SendBuilder
@@ -172,8 +172,8 @@ DEAD_LETTER_HEADER = b"baton-dead-letter"
 
 
 def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str], *, fifo: bool) -> None:
-    """Apply the attributes with Baton's prefix to the last message. Raises SqsError for an unknown attribute or an
-    invalid value.
+    """Apply the attributes with Baton's prefix to the builder's current message. Raises SqsError for an unknown
+    attribute or an invalid value.
     """
     for name, value in values.items():
         row = MESSAGE_ATTRIBUTES.get(name)
@@ -203,7 +203,7 @@ def _deduplicate(builder: SendBuilder, key: str) -> None:
             "Baton.DeduplicationKey",
             "Can only include alphanumeric and punctuation characters. 1 to 128 in length.",
         )
-    if not builder.last("dedup_ids"):
+    if not builder.get("dedup_ids"):
         builder.put("dedup_ids", key)
         builder.put("strict", True)
 
@@ -213,6 +213,18 @@ def is_identifier(text: str) -> bool:
     attempt id.
     """
     return 0 < len(text) <= KEY_LENGTH_MAX and text.isascii() and text.isprintable() and " " not in text
+
+
+def are_identifiers(texts: Sequence[str]) -> bool:
+    """Whether `is_identifier` holds for all texts, which is checked at once."""
+    joined = "".join(texts)
+    return (
+        joined.isascii()
+        and joined.isprintable()
+        and " " not in joined
+        and all(texts)
+        and max(map(len, texts), default=0) <= KEY_LENGTH_MAX
+    )
 
 
 def is_word_list(text: str) -> bool:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from batonq.api import started_operation
 from batonq.api.http import Request
 from batonq.api.sqs import permissions
 from batonq.api.sqs.access import Caller
 from batonq.api.sqs.errors import ACCESS_DENIED, INTERNAL, INVALID_ADDRESS, SqsError, missing, shortened
 from batonq.attribute_formats.arns import QueueName, queue_arn
-from batonq.errors import BatonError
+from batonq.errors import FAULT, BatonError
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker, Queue
-from batonq.node.routing.submission import FAULT
 
 logger = logging.getLogger("batonq.sqs")
 
@@ -45,11 +43,8 @@ class Call:
         self.as_json = as_json  # answers in JSON, so a body that equals its JSON text is copied as it is
 
 
-class Finish(Protocol):
-    """Answers a request with an output or an error."""
-
-    def __call__(self, outcome: Struct | SqsError | BatonError, undo: Callable[[], None] | None = None) -> None:
-        """`undo` is called when the answer cannot be sent: it releases the messages leased for the request."""
+Outcome = Struct | SqsError | BatonError
+Finish = started_operation.Finish[Outcome]
 
 
 class Service:

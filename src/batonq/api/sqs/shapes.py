@@ -29,13 +29,13 @@ class Output(Struct, omit_defaults=True):
 # --- messages ---------------------------------------------------------------------------------
 
 
-class SendMessageInput(Struct):
+class SendMessageInput(Struct, gc=False):
     # Set by the protocol, never by the client. `clean`: all characters are known to be allowed. `as_is`: no character
     # is escaped.
     clean: bool = field(default=False, name="(clean)")
     as_is: bool = field(default=False, name="(as is)")
     QueueUrl: str | None = None
-    MessageBody: str | bytes | None = None  # bytes: its JSON text
+    MessageBody: str | None = None
     DelaySeconds: int | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None
     MessageSystemAttributes: dict[str, AttributeValue] | None = None
@@ -51,9 +51,9 @@ class SendMessageOutput(Output, gc=False):
     SequenceNumber: str | None = None
 
 
-class SendMessageBatchEntry(Struct):
+class SendMessageBatchEntry(Struct, gc=False):
     Id: str | None = None
-    MessageBody: str | bytes | None = None  # bytes: its JSON text
+    MessageBody: str | None = None
     DelaySeconds: int | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None
     MessageSystemAttributes: dict[str, AttributeValue] | None = None
@@ -61,7 +61,7 @@ class SendMessageBatchEntry(Struct):
     MessageGroupId: str | None = None
 
 
-class SendMessageBatchInput(Struct):
+class SendMessageBatchInput(Struct, gc=False):
     clean: bool = field(default=False, name="(clean)")  # see SendMessageInput
     as_is: bool = field(default=False, name="(as is)")
     QueueUrl: str | None = None
@@ -84,12 +84,12 @@ class SendMessageBatchResultEntry(Struct, omit_defaults=True, gc=False):
     SequenceNumber: str | None = None
 
 
-class SendMessageBatchOutput(Output):
+class SendMessageBatchOutput(Output, gc=False):
     Successful: list[SendMessageBatchResultEntry] | None = None
     Failed: list[BatchFailure] | None = None
 
 
-class ReceiveMessageInput(Struct):
+class ReceiveMessageInput(Struct, gc=False):
     QueueUrl: str | None = None
     AttributeNames: list[str] | None = None
     MessageSystemAttributeNames: list[str] | None = None
@@ -100,7 +100,7 @@ class ReceiveMessageInput(Struct):
     ReceiveRequestAttemptId: str | None = None
 
 
-class Message(Struct, omit_defaults=True):
+class Message(Struct, omit_defaults=True, gc=False):
     MessageId: str
     ReceiptHandle: str
     MD5OfBody: str
@@ -110,11 +110,11 @@ class Message(Struct, omit_defaults=True):
     MessageAttributes: dict[str, AttributeValue] | None = None
 
 
-class ReceiveMessageOutput(Output):
+class ReceiveMessageOutput(Output, gc=False):
     Messages: list[Message] | None = None
 
 
-class DeleteMessageInput(Struct):
+class DeleteMessageInput(Struct, gc=False):
     QueueUrl: str | None = None
     ReceiptHandle: str | None = None
 
@@ -124,7 +124,7 @@ class DeleteMessageBatchEntry(Struct, gc=False):
     ReceiptHandle: str | None = None
 
 
-class DeleteMessageBatchInput(Struct):
+class DeleteMessageBatchInput(Struct, gc=False):
     QueueUrl: str | None = None
     Entries: list[DeleteMessageBatchEntry] | None = None
 
@@ -133,14 +133,14 @@ class BatchSuccess(Struct, gc=False):
     Id: str
 
 
-class BatchOutput(Output):
+class BatchOutput(Output, gc=False):
     """The output of DeleteMessageBatch and ChangeMessageVisibilityBatch."""
 
     Successful: list[BatchSuccess] | None = None
     Failed: list[BatchFailure] | None = None
 
 
-class ChangeMessageVisibilityInput(Struct):
+class ChangeMessageVisibilityInput(Struct, gc=False):
     QueueUrl: str | None = None
     ReceiptHandle: str | None = None
     VisibilityTimeout: int | None = None
@@ -152,7 +152,7 @@ class ChangeMessageVisibilityBatchEntry(Struct, gc=False):
     VisibilityTimeout: int | None = None
 
 
-class ChangeMessageVisibilityBatchInput(Struct):
+class ChangeMessageVisibilityBatchInput(Struct, gc=False):
     QueueUrl: str | None = None
     Entries: list[ChangeMessageVisibilityBatchEntry] | None = None
 

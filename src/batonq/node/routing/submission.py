@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from batonq.core.commands import Command, Receive
-from batonq.errors import BatonError
+from batonq.errors import FAULT, BatonError
 from batonq.node import events
 
-FAULT = "An internal error occurred; see the server's log."
+T = TypeVar("T")
 
 # Called once, when the decision is committed: with the outcome, or with the error that the command ended with. The
 # outcomes are Sent, Leases or Received (a list of results for the other commands).
@@ -45,26 +45,38 @@ def told(problem: BaseException) -> BatonError:
 
 async def submitted(submit: Submit, command: Command) -> Any:
     """The outcome of a command. Raises BatonError. If the caller is cancelled, the leases are given back."""
-    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def done(result: Any) -> None:
-        if not outcome.done():
-            outcome.set_result(result)
-        elif isinstance(command, Receive) and not isinstance(result, BatonError):
+    def release(result: Any) -> None:
+        if isinstance(command, Receive) and not isinstance(result, BatonError):
             result.give_back()
 
-    waiting = submit(command, done)
-    try:
-        result = await outcome
-    except asyncio.CancelledError:
-        if waiting is not None:
-            waiting.abandon()
-        if outcome.done() and not outcome.cancelled():  # the outcome came at the same time
-            done(outcome.result())
-        raise
+    result = await awaited(lambda done: submit(command, done), release)
     if isinstance(result, BatonError):
         try:
             raise result
         finally:
-            del result, outcome  # an error in its own traceback's frames would keep the command in memory
+            del result  # an error in its own traceback's frames would keep the command in memory
     return result
+
+
+async def awaited(begin: Callable[[Callable[[T], None]], Waiting | None], release: Callable[[T], None]) -> T:
+    """The result that `begin` reports to its callback. If the caller is cancelled, the work is abandoned, and a result
+    that comes nevertheless is released.
+    """
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: T) -> None:
+        if not outcome.done():
+            outcome.set_result(result)
+        else:
+            release(result)
+
+    waiting = begin(done)
+    try:
+        return await outcome
+    except asyncio.CancelledError:
+        if waiting is not None:
+            waiting.abandon()
+        if outcome.done() and not outcome.cancelled():  # the result came at the same time
+            release(outcome.result())
+        raise

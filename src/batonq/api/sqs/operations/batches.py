@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from batonq.api.sqs.errors import SENDER, SqsError
 from batonq.api.sqs.shapes import BatchFailure, BatchOutput, BatchSuccess
@@ -12,8 +12,10 @@ def failure(entry_id: str, error: SqsError) -> BatchFailure:
     return BatchFailure(entry_id, error.kind.code, error.kind.fault == SENDER, error.message)
 
 
-def outcome_of(ids: Sequence[str], errors: Sequence[SqsError | None]) -> BatchOutput:
-    """The answer to a batch, given for each entry its error or None for success."""
-    successful = [BatchSuccess(entry_id) for entry_id, error in zip(ids, errors, strict=True) if error is None]
-    failed = [failure(entry_id, error) for entry_id, error in zip(ids, errors, strict=True) if error is not None]
-    return BatchOutput(successful or None, failed or None)
+def outcome_of(ids: Sequence[str], errors: Mapping[int, SqsError]) -> BatchOutput:
+    """The answer to a batch, given the errors by the places of their entries."""
+    if not errors:
+        return BatchOutput([*map(BatchSuccess, ids)])
+    successful = [BatchSuccess(entry_id) for at, entry_id in enumerate(ids) if at not in errors]
+    failed = [failure(ids[at], errors[at]) for at in sorted(errors)]
+    return BatchOutput(successful or None, failed)

@@ -17,8 +17,6 @@ from batonq.api.sqs.operations.batches import outcome_of
 from batonq.api.sqs.operations.receiving import VISIBILITY_MAX_S
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
-    BatchOutput,
-    BatchSuccess,
     ChangeMessageVisibilityBatchInput,
     ChangeMessageVisibilityInput,
     DeleteMessageBatchInput,
@@ -48,15 +46,16 @@ def delete_message(service: Service, call: Call, given: DeleteMessageInput, fini
 def delete_message_batch(service: Service, call: Call, given: DeleteMessageBatchInput, finish: Finish) -> None:
     queue = service.queue(call, given.QueueUrl)
     ids = check_batch(given.Entries, "DeleteMessageBatch")
-    receipts = [entry.ReceiptHandle for entry in given.Entries or ()]
-    errors: list[SqsError | None] = [
-        None if receipt else missing(f"DeleteMessageBatchRequestEntry.{number}.ReceiptHandle")
-        for number, receipt in enumerate(receipts, start=1)
-    ]
-    present = [receipt for receipt in receipts if receipt]
-    done = _batch(ids, errors, present, finish)
-    if present:
-        service.broker.delete(queue, present, done)
+    receipts = [entry.ReceiptHandle or "" for entry in given.Entries or ()]
+    errors: dict[int, SqsError] = {}
+    if not all(receipts):
+        for at, receipt in enumerate(receipts):
+            if not receipt:
+                errors[at] = missing(f"DeleteMessageBatchRequestEntry.{at + 1}.ReceiptHandle")
+        receipts = [receipt for receipt in receipts if receipt]
+    done = _batch(ids, errors, receipts, finish)
+    if receipts:
+        service.broker.delete(queue, receipts, done)
     else:
         done([])
 
@@ -85,7 +84,7 @@ def change_message_visibility_batch(
 ) -> None:
     queue = service.queue(call, given.QueueUrl)
     ids = check_batch(given.Entries, "ChangeMessageVisibilityBatch")
-    errors: list[SqsError | None] = [None] * len(ids)
+    errors: dict[int, SqsError] = {}
     receipts: list[str] = []
     visibilities_ms: list[int] = []
     for at, entry in enumerate(given.Entries or ()):
@@ -120,27 +119,26 @@ def _one(receipt: str, finish: Finish, visibility_ms: int = 0) -> Callable[[Resu
 
 def _batch(
     ids: Sequence[str],
-    errors: list[SqsError | None],
+    errors: dict[int, SqsError],
     receipts: Sequence[str],
     finish: Finish,
     visibilities_ms: Sequence[int] = (),
 ) -> Callable[[Results | BatonError], None]:
-    """Answers a batch. `errors` holds the errors of entries that were not submitted; `results` covers the remaining
-    entries, in order, which have these receipts and, if they change the visibility timeout, these new timeouts.
+    """Answers a batch. `errors` holds the errors of entries that were not submitted, by their place; `results` covers
+    the remaining entries, in order, which have these receipts and, if they change the visibility timeout, these new
+    timeouts.
     """
 
     def done(results: Results | BatonError) -> None:
         if isinstance(results, BatonError):
             finish(translated(results))
             return
-        if len(receipts) == len(ids) and results.count(None) == len(ids):
-            finish(BatchOutput([*map(BatchSuccess, ids)]))
-            return
-        answers = iter(zip(results, receipts, visibilities_ms or [0] * len(receipts), strict=True))
-        for at, error in enumerate(errors):
-            if error is None:
-                result, receipt, visibility_ms = next(answers)
-                errors[at] = told(result, receipt, visibility_ms) if isinstance(result, BatonError) else None
+        if results.count(None) != len(results):
+            places = [at for at in range(len(ids)) if at not in errors]
+            timeouts_ms = visibilities_ms or [0] * len(receipts)
+            for at, result, receipt, visibility_ms in zip(places, results, receipts, timeouts_ms, strict=True):
+                if isinstance(result, BatonError):
+                    errors[at] = told(result, receipt, visibility_ms)
         finish(outcome_of(ids, errors))
 
     return done

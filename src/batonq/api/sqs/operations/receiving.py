@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import repeat, starmap
+from typing import Any
 
-from msgspec import Raw
-
-from batonq.api.sqs.contents import shown
-from batonq.api.sqs.digests import hex_digest, selected
+from batonq.api.sqs import contents
+from batonq.api.sqs.digests import hex_digest
 from batonq.api.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid, shortened
 from batonq.api.sqs.extensions import (
     ALL_OF_OURS,
@@ -18,12 +18,13 @@ from batonq.api.sqs.extensions import (
     SYSTEM_ATTRIBUTES,
     consumer_of,
 )
+from batonq.api.sqs.message_attributes import AttributeSelection
 from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
 from batonq.api.sqs.service import Call, Finish, Service
-from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
+from batonq.api.sqs.shapes import Message, ReceiveMessageInput, ReceiveMessageOutput
 from batonq.api.sqs.validate import check_identifier
 from batonq.core.commands import Receive
-from batonq.core.payload import AS_IS, TEXTS, Lineage
+from batonq.core.payload import Lineage
 from batonq.errors import BatonError, OverLimit
 from batonq.node.broker import Delivery, Queue, Received
 from batonq.queue_attributes import ATTRIBUTES
@@ -44,7 +45,6 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
         check_identifier(attempt, "ReceiveRequestAttemptId")
     system_names = _system_names(given)
     consumer, names = consumer_of(given.MessageAttributeNames) if given.MessageAttributeNames else ("", [])
-    whole = bool(system_names or names)
 
     def received(outcome: Received | BatonError) -> None:
         if isinstance(outcome, OverLimit):
@@ -62,7 +62,7 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
             else:
                 finish(output, outcome.give_back)
 
-    command = Receive(queue.number, count, visibility_ms, holder(call, consumer), attempt, wait_ms, whole)
+    command = Receive(queue.number, count, visibility_ms, holder(call, consumer), attempt, wait_ms, bool(system_names))
     waiting = service.broker.receive(queue, command, received)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
@@ -72,23 +72,27 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
 def _output(
     service: Service, queue: Queue, received: Received, system_names: Sequence[str], names: list[str], as_json: bool
 ) -> ReceiveMessageOutput:
-    if received.is_bare and not (system_names or names) and TEXTS.issuperset(received.contents):
-        ids, receipts, digests = received.message_ids(), received.receipts, map(bytes.hex, received.digests)
-        return ReceiveMessageOutput([*map(Message, ids, receipts, digests, _texts(received, as_json))])
-    deliveries = received.deliveries()
-    return ReceiveMessageOutput([_message(service, queue, delivery, system_names, names) for delivery in deliveries])
-
-
-def _texts(received: Received, as_json: bool) -> Iterable[str | Raw]:
-    """The bodies of text messages, for an answer. A body that needs no escapes in JSON is copied into the JSON as it
-    is.
-    """
-    if not as_json:
-        return map(bytes.decode, received.bodies)
-    return [
-        Raw(b'"%b"' % body) if content & AS_IS else body.decode()
-        for content, body in zip(received.contents, received.bodies, strict=True)
-    ]
+    rows = received.rows
+    columns: list[Iterable[Any]]
+    texts: Iterable[Any]
+    digests: Iterable[str]
+    attributes: Sequence[bytes]
+    if rows:
+        shown = starmap(contents.shown, [(row.body, row.body_md5, row.content, row.attributes) for row in rows])
+        texts, digests, attributes = zip(*shown, strict=True)
+        columns = [[row.message_id for row in rows], [row.receipt for row in rows], digests, texts]
+    else:
+        texts, digests, attributes = contents.shown_all(received, as_json)
+        columns = [received.message_ids(), received.receipts, digests, texts]
+    if system_names:
+        columns.append([_system_values(service, queue, one, system_names) for one in received.deliveries()])
+    if names and any(attributes):
+        if not system_names:
+            columns.append(repeat(None))
+        chosen = [*map(AttributeSelection(names).choose, attributes)]
+        columns.append([hex_digest(encoded) if encoded else None for _, encoded in chosen])
+        columns.append([values or None for values, _ in chosen])
+    return ReceiveMessageOutput([*map(Message, *columns)])
 
 
 def numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, int]:
@@ -202,29 +206,10 @@ def _system_names(given: ReceiveMessageInput) -> Sequence[str]:
     return [name for name in _SYSTEM if name in wanted]
 
 
-# --- the message ------------------------------------------------------------------------------
-
-
-def _message(
-    service: Service, queue: Queue, delivery: Delivery, system_names: Sequence[str], names: list[str]
-) -> Message:
-    body, body_md5, attributes = shown(delivery.body, delivery.body_md5, delivery.content, delivery.attributes)
-    message = Message(delivery.message_id, delivery.receipt, body_md5, body)
-    if system_names:
-        values = {}
-        for name in system_names:
-            value = _SYSTEM[name](service, queue, delivery)
-            if value:
-                values[name] = value
-        message.Attributes = values or None
-    if names and attributes:
-        rows, encoded = selected(attributes, names)
-        if rows:
-            message.MD5OfMessageAttributes = hex_digest(encoded)
-            message.MessageAttributes = {
-                row.name: AttributeValue(row.data_type, None, row.value)
-                if row.binary
-                else AttributeValue(row.data_type, row.value.decode())
-                for row in rows
-            }
-    return message
+def _system_values(service: Service, queue: Queue, delivery: Delivery, names: Sequence[str]) -> dict[str, str] | None:
+    values = {}
+    for name in names:
+        value = _SYSTEM[name](service, queue, delivery)
+        if value:
+            values[name] = value
+    return values or None

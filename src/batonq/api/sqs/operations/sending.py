@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import repeat
+from typing import Any
+
+from msgspec.structs import astuple
 
 from batonq.api.http import Request
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs import contents
-from batonq.api.sqs.digests import digest, hex_digest, md5, trace_digest
+from batonq.api.sqs.digests import hex_digest, md5, trace_digest
 from batonq.api.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
     SqsError,
@@ -17,9 +21,15 @@ from batonq.api.sqs.errors import (
     missing,
     translated,
 )
-from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE, SECOND_MS, apply_message_attributes
+from batonq.api.sqs.extensions import (
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    SECOND_MS,
+    apply_message_attributes,
+    are_identifiers,
+)
+from batonq.api.sqs.message_attributes import attributes_size, encode_message_attributes
 from batonq.api.sqs.operations.batches import failure
-from batonq.api.sqs.protocol_json import text_of
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
     AttributeValue,
@@ -36,19 +46,16 @@ from batonq.api.sqs.validate import (
     DELAY_MAX_S,
     TRACE_BYTES_MAX,
     allowed,
-    attributes_size,
     check_batch,
     check_identifier,
     encoded,
-    message_attributes,
     trace_header,
 )
 from batonq.core.commands import Send, Sent
 from batonq.core.ids import message_ids, request_hash
-from batonq.core.payload import AS_IS, encode_attributes
+from batonq.core.payload import AS_IS
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
-from batonq.queue_attributes import PREFIX
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
@@ -65,10 +72,10 @@ def send_message(service: Service, call: Call, given: SendMessageInput, finish: 
     queue = service.queue(call, given.QueueUrl)
     if queue.fifo and not given.MessageGroupId:
         raise missing("MessageGroupId")
-    batch = _Messages(queue, call, given)
-    size = batch.add(given, "MessageBody")
-    _check_size(queue, size)
-    command = batch.command()
+    messages = _Messages(queue, call, given, [(value,) for value in astuple(given)[_FIELDS_START:]], "MessageBody")
+    for error in messages.errors.values():
+        raise error
+    command = messages.command()
 
     def sent(outcome: Sent | BatonError) -> None:
         result = outcome if isinstance(outcome, BatonError) else outcome[0]
@@ -79,7 +86,7 @@ def send_message(service: Service, call: Call, given: SendMessageInput, finish: 
         finish(
             SendMessageOutput(
                 result.message_id,
-                batch.digests[0].hex(),
+                messages.digests[0].hex(),
                 hex_digest(attributes) if attributes else None,
                 trace_digest(trace) if trace else None,
                 f"{result.sequence:020d}" if queue.fifo else None,
@@ -93,23 +100,29 @@ def send_message_batch(service: Service, call: Call, given: SendMessageBatchInpu
     queue = service.queue(call, given.QueueUrl)
     entries = given.Entries or ()
     ids = check_batch(entries, "SendMessageBatch")
+    columns = [*zip(*map(astuple, entries), strict=True)][_ENTRY_FIELDS_START:]
     if queue.fifo:
-        _check_fifo_batch(queue, entries)
-    batch = _Messages(queue, call, given)
-    failed = batch.add_all(entries, ids)
-    if not batch.digests:
-        finish(SendMessageBatchOutput(None, failed))
-        return
-    command = batch.command()
-    if failed:
-        refused = {one.Id for one in failed}
-        ids = [entry_id for entry_id in ids if entry_id not in refused]
+        _check_fifo_batch(queue, columns)
+    messages = _Messages(queue, call, given, columns, "SendMessageBatchRequestEntry.{}.MessageBody")
+    if messages.size > BATCH_BYTES_MAX:
+        raise SqsError(
+            BATCH_REQUEST_TOO_LONG,
+            f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {messages.size} bytes.",
+        )
+    failed: list[BatchFailure] = []
+    if messages.errors:
+        failed = [failure(ids[at], error) for at, error in sorted(messages.errors.items())]
+        ids = [entry_id for at, entry_id in enumerate(ids) if at not in messages.errors]
+        if not ids:
+            finish(SendMessageBatchOutput(None, failed))
+            return
+    command = messages.command()
 
     def sent(outcome: Sent | BatonError) -> None:
         if isinstance(outcome, BatonError):
             finish(translated(outcome))
             return
-        successful = _batch_results(queue, command, batch.digests, ids, outcome, failed)
+        successful = _batch_results(queue, command, messages.digests, ids, outcome, failed)
         finish(SendMessageBatchOutput(successful or None, failed or None))
 
     service.broker.send(queue, command, sent, is_first_try(call.request))
@@ -124,199 +137,226 @@ def _batch_results(
     failed: list[BatchFailure],
 ) -> list[SendMessageBatchResultEntry]:
     """The results of the accepted messages. Refused messages are appended to `failed`."""
-    if outcome.first and not (queue.fifo or command.attributes or command.traces):
-        names = message_ids(outcome.shard, range(outcome.first, outcome.first + outcome.count))
-        return [*map(SendMessageBatchResultEntry, ids, names, map(bytes.hex, digests))]
+    hexes = map(bytes.hex, digests)
+    attributes: Iterable[str | None] = repeat(None)
+    traces: Iterable[str | None] = repeat(None)
+    if command.attributes:
+        attributes = [hex_digest(one) if one else None for one in command.attributes]
+    if command.traces:
+        traces = [trace_digest(one) if one else None for one in command.traces]
+    if outcome.first:  # all are accepted
+        sequences = range(outcome.first, outcome.first + outcome.count)
+        names = message_ids(outcome.shard, sequences)
+        if not (queue.fifo or command.attributes or command.traces):
+            return [*map(SendMessageBatchResultEntry, ids, names, hexes)]
+        numbers = [f"{outcome.numbers_from + one:020d}" for one in sequences] if queue.fifo else repeat(None)
+        return [*map(SendMessageBatchResultEntry, ids, names, hexes, attributes, traces, numbers)]
     successful: list[SendMessageBatchResultEntry] = []
-    for at, (entry_id, result) in enumerate(zip(ids, outcome.results(), strict=True)):
+    for entry_id, result, body, own, trace in zip(ids, outcome.results(), hexes, attributes, traces, strict=False):
         if isinstance(result, BatonError):
             failed.append(failure(entry_id, translated(result)))
-            continue
-        attributes = command.attributes[at] if command.attributes else b""
-        trace = command.traces[at] if command.traces else ""
-        successful.append(
-            SendMessageBatchResultEntry(
-                entry_id,
-                result.message_id,
-                digests[at].hex(),
-                hex_digest(attributes) if attributes else None,
-                trace_digest(trace) if trace else None,
-                f"{result.sequence:020d}" if queue.fifo else None,
-            )
-        )
+        else:
+            number = f"{result.sequence:020d}" if queue.fifo else None
+            successful.append(SendMessageBatchResultEntry(entry_id, result.message_id, body, own, trace, number))
     return successful
 
 
-def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) -> None:
+# The fields that a message has in SendMessage and in SendMessageBatch, as columns: one tuple of values per field.
+Columns = Sequence[tuple[Any, ...]]
+_FIELDS = (
+    "MessageBody",
+    "DelaySeconds",
+    "MessageAttributes",
+    "MessageSystemAttributes",
+    "MessageDeduplicationId",
+    "MessageGroupId",
+)
+_FIELDS_START = SendMessageInput.__struct_fields__.index(_FIELDS[0])
+_ENTRY_FIELDS_START = SendMessageBatchEntry.__struct_fields__.index(_FIELDS[0])
+assert SendMessageInput.__struct_fields__[_FIELDS_START:] == _FIELDS
+assert SendMessageBatchEntry.__struct_fields__[_ENTRY_FIELDS_START:] == _FIELDS
+
+
+def _check_fifo_batch(queue: Queue, columns: Columns) -> None:
     """Check what a FIFO queue requires of every entry. One invalid entry refuses the whole batch, as in SQS."""
-    for entry in entries:
-        if not entry.MessageGroupId:
+    _, _, attributes, _, dedup_ids, groups = columns
+    is_deduplicated = queue.content_dedup or all(dedup_ids)
+    if is_deduplicated and all(groups):
+        return
+    for group, dedup_id, values in zip(groups, dedup_ids, attributes, strict=True):
+        if not group:
             raise invalid_value("The request must contain the parameter MessageGroupId.")
-        if not entry.MessageDeduplicationId and not queue.content_dedup and not _has_own_key(entry):
+        if not is_deduplicated and not dedup_id and "Baton.DeduplicationKey" not in (values or ()):
             raise invalid_value(NO_DEDUPLICATION_ID)
 
 
 class _Messages:
-    """Collects the messages of one request into a Send command."""
+    """The messages of one request, checked field by field and collected as the columns of a Send command. A field that
+    no message has costs nothing.
+    """
 
-    __slots__ = ("_as_is", "_builder", "_call", "_clean", "_queue", "_trace", "digests")
+    __slots__ = ("_builder", "_call", "_content", "_queue", "digests", "errors", "size")
 
-    def __init__(self, queue: Queue, call: Call, given: SendMessageInput | SendMessageBatchInput) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        call: Call,
+        given: SendMessageInput | SendMessageBatchInput,
+        columns: Columns,
+        body_name: str,
+    ) -> None:
         self._queue = queue
         self._call = call
-        self._clean = given.clean
-        self._as_is = given.as_is
-        self._trace = _trace_of(call.request) if TRACE_HEADER in call.request.headers else ""
-        self._builder = SendBuilder()
-        self.digests: list[bytes] = []  # MD5s of the bodies as received
-
-    def add_all(self, entries: Sequence[SendMessageBatchEntry], ids: list[str]) -> list[BatchFailure]:
-        """Add the entries of a batch. Returns a failure for each entry that cannot be sent."""
-        if not self._trace and not self._queue.fifo and not any(map(_is_more_than_a_body, entries)):
-            self._add_bodies([entry.MessageBody for entry in entries])
-            if len(self.digests) == len(entries):
-                return []
-        failed: list[BatchFailure] = []
-        total = 0
-        for number, entry in enumerate(entries, start=1):
-            before = len(self.digests)
-            try:
-                size = self.add(entry, f"SendMessageBatchRequestEntry.{number}.MessageBody")
-                total += size
-                _check_size(self._queue, size)
-            except SqsError as error:
-                failed.append(failure(ids[number - 1], error))
-                if len(self.digests) > before:
-                    self.digests.pop()
-                if len(self._builder.bodies) > before:
-                    self._builder.drop()
-        if total > BATCH_BYTES_MAX:
-            raise SqsError(
-                BATCH_REQUEST_TOO_LONG,
-                f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {total} bytes.",
-            )
-        return failed
-
-    def _body(self, value: str | bytes | None) -> bytes:
-        """The bytes of a body as they are stored. Raises SqsError when the body has characters that no message may
-        have.
-        """
-        if isinstance(value, bytes):
-            if self._as_is and self._clean:
-                return value[1:-1]
-            value = text_of(value)
-        if not value:
-            return b""
-        return value.encode() if self._clean else encoded(value)
-
-    def _add_bodies(self, values: list[str | bytes | None]) -> None:
-        """Add messages that have only a body. Adds either all of them or, when any of them cannot be sent, none."""
-        try:
-            bodies = [*map(self._body, values)]
-        except SqsError:
-            return
-        if not all(bodies):
-            return
+        self._content = AS_IS if given.as_is else 0
+        self.errors: dict[int, SqsError] = {}  # the first error of each message that cannot be sent, by its place
+        texts, delays_s, attributes, system_attributes, dedup_ids, groups = columns
+        bodies = self._bodies(texts, given.clean, body_name)
+        self.digests = [md5(body).digest() for body in bodies]  # of the bodies as received
+        self._builder = SendBuilder(bodies, self.digests)
         sizes = [*map(len, bodies)]
-        if max(sizes) <= self._queue.message_bytes_max and sum(sizes) <= BATCH_BYTES_MAX:
-            self.digests = [md5(body).digest() for body in bodies]
-            self._builder.bodies = bodies
-            self._builder.digests = self.digests
-
-    def add(self, given: SendMessageInput | SendMessageBatchEntry, body_name: str) -> int:
-        """Add one message and return its size. Raises SqsError when the message is not valid for this queue."""
-        body = self._body(given.MessageBody)
-        if not body:
-            raise missing(body_name)
-        body_md5 = digest(body)
-        builder, queue = self._builder, self._queue
-        builder.add(body)
-        builder.digests.append(body_md5)
-        self.digests.append(body_md5)
-        size = len(body)
-        if given.DelaySeconds is not None:
-            _put_delay(queue, builder, given.DelaySeconds)
-        if given.MessageGroupId is not None:
-            check_identifier(given.MessageGroupId, "MessageGroupId")
-            builder.put("groups", given.MessageGroupId)
-        if given.MessageDeduplicationId is not None:
-            _put_deduplication_id(queue, builder, given.MessageDeduplicationId)
-        trace = self._trace
-        if given.MessageSystemAttributes:
-            trace = trace_header(given.MessageSystemAttributes) or trace
-        if trace:
-            builder.put("traces", trace)
-        if given.MessageAttributes:
-            size += _put_attributes(queue, builder, given.MessageAttributes)
-        if queue.fifo and not builder.last("dedup_ids"):
-            if not queue.content_dedup:
-                raise invalid_value(NO_DEDUPLICATION_ID)
-            builder.put("dedup_ids", sha256(body).hexdigest())
-        return size
+        count = len(bodies)
+        if delays_s.count(None) != count:
+            self._put_delays(delays_s)
+        if groups.count(None) != count:
+            self._put_identifiers("groups", groups, "MessageGroupId")
+        if dedup_ids.count(None) != count:
+            self._put_deduplication_ids(dedup_ids)
+        if TRACE_HEADER in call.request.headers or system_attributes.count(None) != count:
+            self._put_traces(system_attributes)
+        if attributes.count(None) != count:
+            self._put_attributes(attributes, given.clean, sizes)
+        if queue.fifo:
+            self._put_content_ids(bodies)
+        self.size = sum(sizes)
+        if self.errors:
+            self.size -= sum([sizes[at] for at in self.errors])
+        if max(sizes) > queue.message_bytes_max:
+            self._check_sizes(sizes)
 
     def command(self) -> Send:
+        """Send the messages that have no error."""
+        if self.errors:
+            self._builder.remove(self.errors)
+            self.digests = [one for at, one in enumerate(self.digests) if at not in self.errors]
         call, queue = self._call, self._queue
         name = invocation(call.request, self.digests) if INVOCATION_HEADER in call.request.headers else ""
-        return self._builder.build(
-            queue.number, call.caller.sender, AS_IS if self._as_is else 0, request_hash(queue.number, name)
-        )
+        return self._builder.build(queue.number, call.caller.sender, self._content, request_hash(queue.number, name))
 
+    def _refuse(self, at: int, error: SqsError) -> None:
+        self.errors.setdefault(at, error.with_traceback(None))  # a traceback would keep the request in memory
 
-def _is_more_than_a_body(entry: SendMessageBatchEntry) -> bool:
-    return (
-        entry.MessageAttributes is not None
-        or entry.MessageGroupId is not None
-        or entry.DelaySeconds is not None
-        or entry.MessageDeduplicationId is not None
-        or entry.MessageSystemAttributes is not None
-    )
+    def _bodies(self, texts: Sequence[str | None], clean: bool, name: str) -> list[bytes]:
+        """The bodies as they are stored. Without characters that no message may have, and not empty."""
+        bodies: list[bytes]
+        if clean and None not in texts:
+            bodies = [*map(str.encode, texts)]  # type: ignore[arg-type]
+        else:
+            bodies = [b""] * len(texts)
+            for at, text in enumerate(texts):
+                try:
+                    bodies[at] = encoded(text) if text else b""
+                except SqsError as error:
+                    self._refuse(at, error)
+        if not all(bodies):
+            for at, body in enumerate(bodies):
+                if not body:
+                    self._refuse(at, missing(name.format(at + 1)))
+        return bodies
+
+    def _put_delays(self, delays_s: Sequence[int | None]) -> None:
+        fifo = self._queue.fifo
+        for at, delay_s in enumerate(delays_s):
+            if delay_s is not None and not 0 <= delay_s <= DELAY_MAX_S:
+                reason = f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}."
+                self._refuse(at, invalid(delay_s, "DelaySeconds", reason))
+            elif delay_s and fifo:  # 0 means the queue's own delay; a FIFO queue allows no other delay per message
+                self._refuse(at, invalid(delay_s, "DelaySeconds", WRONG_QUEUE_TYPE))
+        if not fifo:
+            self._builder.put_all("delays_ms", [None if one is None else one * SECOND_MS for one in delays_s])
+
+    def _put_identifiers(self, column: str, values: Sequence[str | None], parameter: str) -> None:
+        given = [value for value in values if value is not None]
+        if not are_identifiers(given):
+            for at, value in enumerate(values):
+                try:
+                    if value is not None:
+                        check_identifier(value, parameter)
+                except SqsError as error:
+                    self._refuse(at, error)
+        self._builder.put_all(column, given if len(given) == len(values) else [value or "" for value in values])
+
+    def _put_deduplication_ids(self, values: Sequence[str | None]) -> None:
+        if self._queue.fifo:
+            self._put_identifiers("dedup_ids", values, "MessageDeduplicationId")
+            return
+        for at, value in enumerate(values):
+            if value is not None:
+                self._refuse(at, invalid(value, "MessageDeduplicationId", WRONG_QUEUE_TYPE))
+
+    def _put_traces(self, columns: Sequence[dict[str, AttributeValue] | None]) -> None:
+        """Each message's own trace, else the trace of the request."""
+        of_request = _trace_of(self._call.request)
+        traces = [of_request] * len(columns)
+        for at, values in enumerate(columns):
+            try:
+                traces[at] = trace_header(values or {}) or of_request
+            except SqsError as error:
+                self._refuse(at, error)
+        if any(traces):
+            self._builder.put_all("traces", traces)
+
+    def _put_attributes(
+        self, columns: Sequence[dict[str, AttributeValue] | None], clean: bool, sizes: list[int]
+    ) -> None:
+        """Add the attributes, and their sizes to those of the messages."""
+        encoded_rows = [b""] * len(columns)
+        for at, values in enumerate(columns):
+            if values:
+                try:
+                    encoded_rows[at], own = encode_message_attributes(values, clean=clean)
+                    if own:
+                        self._builder.at = at
+                        self._apply(own)
+                except SqsError as error:
+                    self._refuse(at, error)
+                sizes[at] += attributes_size(encoded_rows[at], len(values))
+        if any(encoded_rows):
+            self._builder.put_all("attributes", encoded_rows)
+
+    def _apply(self, own: dict[str, str]) -> None:
+        """Apply Baton's own attributes to the builder's current message."""
+        apply_message_attributes(self._builder, own, fifo=self._queue.fifo)
+        if CONTENT_TYPE in own or CONTENT_ENCODING in own:
+            contents.take(self._builder, own.get(CONTENT_TYPE, ""), own.get(CONTENT_ENCODING, ""))
+
+    def _put_content_ids(self, bodies: Sequence[bytes]) -> None:
+        """Give messages of a FIFO queue without a deduplication id the SHA-256 of their bodies as their id."""
+        builder = self._builder
+        known = builder.column("dedup_ids")
+        if known and all(known):
+            return
+        for at, body in enumerate(bodies):
+            if not (known and known[at]):
+                builder.at = at
+                if self._queue.content_dedup:
+                    builder.put("dedup_ids", sha256(body).hexdigest())
+                else:
+                    self._refuse(at, invalid_value(NO_DEDUPLICATION_ID))
+
+    def _check_sizes(self, sizes: Sequence[int]) -> None:
+        bytes_max = self._queue.message_bytes_max
+        for at, size in enumerate(sizes):
+            if size > bytes_max:
+                reason = f"Message must be shorter than {bytes_max} bytes."
+                self._refuse(at, invalid_value(f"One or more parameters are invalid. Reason: {reason}"))
 
 
 def _trace_of(request: Request) -> str:
     """The trace that the request belongs to. A trace that cannot be stored is ignored; the request is not refused."""
-    value = request.headers[TRACE_HEADER]
+    value = request.headers.get(TRACE_HEADER, b"")
     if len(value) > TRACE_BYTES_MAX or not value.isascii() or not allowed(value):
         return ""
     return value.decode("ascii")
-
-
-def _put_delay(queue: Queue, builder: SendBuilder, delay_s: int) -> None:
-    if not 0 <= delay_s <= DELAY_MAX_S:
-        raise invalid(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
-    if not queue.fifo:
-        builder.put("delays_ms", delay_s * SECOND_MS)
-    elif delay_s:  # 0 means the queue's own delay; a FIFO queue allows no other delay per message
-        raise invalid(delay_s, "DelaySeconds", WRONG_QUEUE_TYPE)
-
-
-def _put_deduplication_id(queue: Queue, builder: SendBuilder, value: str) -> None:
-    if not queue.fifo:
-        raise invalid(value, "MessageDeduplicationId", WRONG_QUEUE_TYPE)
-    check_identifier(value, "MessageDeduplicationId")
-    builder.put("dedup_ids", value)
-
-
-def _put_attributes(queue: Queue, builder: SendBuilder, values: dict[str, AttributeValue]) -> int:
-    """Add attributes to the last message. Returns the number of bytes they add to its size."""
-    attributes = message_attributes(values)
-    builder.put("attributes", encode_attributes(attributes))
-    own = {row.name: row.value.decode("utf-8", "replace") for row in attributes if row.name.startswith(PREFIX)}
-    if own:
-        apply_message_attributes(builder, own, fifo=queue.fifo)
-        if CONTENT_TYPE in own or CONTENT_ENCODING in own:
-            contents.take(builder, own.get(CONTENT_TYPE, ""), own.get(CONTENT_ENCODING, ""))
-    return attributes_size(attributes)
-
-
-def _has_own_key(entry: SendMessageBatchEntry) -> bool:
-    return entry.MessageAttributes is not None and "Baton.DeduplicationKey" in entry.MessageAttributes
-
-
-def _check_size(queue: Queue, size: int) -> None:
-    if size > queue.message_bytes_max:
-        raise invalid_value(
-            f"One or more parameters are invalid. Reason: Message must be shorter than {queue.message_bytes_max} bytes."
-        )
 
 
 def is_first_try(request: Request) -> bool:
