@@ -147,8 +147,6 @@ def _batch_results(
     if outcome.first:  # all are accepted
         sequences = range(outcome.first, outcome.first + outcome.count)
         names = message_ids(outcome.shard, sequences)
-        if not (queue.fifo or command.attributes or command.traces):
-            return [*map(SendMessageBatchResultEntry, ids, names, hexes)]
         numbers = [f"{outcome.numbers_from + one:020d}" for one in sequences] if queue.fifo else repeat(None)
         return [*map(SendMessageBatchResultEntry, ids, names, hexes, attributes, traces, numbers)]
     successful: list[SendMessageBatchResultEntry] = []
