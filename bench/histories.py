@@ -29,7 +29,7 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.log import layout
 from batonq.log.disk import RealDisk, create_directory, write_atomically
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.frames import build
 
 SHARDS = 2

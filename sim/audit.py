@@ -8,7 +8,7 @@ from batonq.core.records import State
 from batonq.core.shard.machine import Shard
 from batonq.node.node import Node
 from batonq.node.shard_host.host import ShardHost
-from batonq.node.shard_host.recovery import fold_log
+from batonq.node.shard_host.recovery import replay_log
 from sim.ledger import Ledger, ShardBook
 from sim.log import Witness
 
@@ -33,7 +33,7 @@ def _audit_shard(host: ShardHost, ledger: Ledger, replay: bool) -> Iterator[str]
     yield from _compare(shard, ledger.book(shard.number))
     if replay:
         again = Shard(shard.number)
-        fold_log(again, host.log)
+        replay_log(again, host.log)
         now_ms = shard.last_time_ms
         live, replayed = shard.dump(now_ms), again.dump(now_ms)
         if live != replayed:

@@ -68,7 +68,7 @@ def cursor_not_advanced() -> Patches:
     """A channel entry that arrives again is accepted again."""
 
     def arrive(self: ChannelCommands, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         return [(arrival.number, self._arrive(arrival, now)) for arrival in arrivals]
 
     return [(ChannelCommands, "arrive", arrive)]

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from batonq.core.shard.commands.remembered_requests import ONCE_WINDOW_MIN_MS, REQUEST_WINDOW_MS
+from batonq.core.shard.commands.remembered_requests import ONCE_WINDOW_MIN_MS, SDK_NAME_WINDOW_MS
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 from batonq.node.cluster import node_server as answering
@@ -53,7 +53,7 @@ class Windows:
     @classmethod
     def of(cls, settings: Settings) -> Windows:
         once_s = max(settings.idempotency_hours * 3600, ONCE_WINDOW_MIN_MS / 1000)
-        return cls(once_s, REQUEST_WINDOW_MS / 1000, settings.producer_idle_hours * 3600)
+        return cls(once_s, SDK_NAME_WINDOW_MS / 1000, settings.producer_idle_hours * 3600)
 
 
 class Closing:

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from batonq.core import open_frame as openframe
 from batonq.core.limits import ShardLimits
-from batonq.core.shard import clock
+from batonq.core.shard import expiry
 from batonq.core.shard.commands import jobs
 from batonq.core.shard.moves import returns
 from batonq.core.shard.state import job_book as jobbook
@@ -26,8 +26,8 @@ from batonq.node.jobs import job_runner as jobrunner
 from batonq.node.jobs import redrive_scan as examining
 from batonq.node.routing import forwarding
 from batonq.node.routing import multi_queue_receive as watching
-from batonq.node.routing import sdk_retry as named
 from batonq.node.routing import splitter as spreading
+from batonq.node.routing import spread_sdk_retry as named
 from batonq.node.settings import Settings
 from batonq.node.shard_host import command_groups, host, long_polls
 from sim.patches import Patches
@@ -50,8 +50,8 @@ SETTINGS: dict[str, tuple[int, ...]] = {
 SHARD_LIMITS: dict[str, tuple[int, ...]] = {
     "slots_max": (15, 40),
     "dedup_entries_max": (3, 8),
-    "requests_max": (3, 10),
-    "invocations_max": (2, 5),
+    "idempotency_keys_max": (3, 10),
+    "sdk_names_max": (2, 5),
     "producers_max": (1, 2),
     "attempts_max": (1, 2),
     "verdicts_max": (4,),
@@ -81,7 +81,7 @@ NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "CHECKS_MAX": ((long_polls,), (6, 12)),
     "TURN_MAX": ((long_polls,), (1, 2)),
     "BATCH_MAX": ((long_polls,), (1, 2)),
-    "STEP_BYTES_MAX": ((clock, jobs), (256, 1 * KIB)),
+    "STEP_BYTES_MAX": ((expiry, jobs), (256, 1 * KIB)),
 }
 CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     **NODE_CONSTANTS,
@@ -120,7 +120,7 @@ REFUSES_CROWDS = (
 )
 
 # Limits on what is remembered for minutes: a cluster's run is too short for these.
-LONG_REMEMBERED = ("dedup_entries_max", "requests_max", "invocations_max", "producers_max")
+LONG_REMEMBERED = ("dedup_entries_max", "idempotency_keys_max", "sdk_names_max", "producers_max")
 
 
 @dataclass(slots=True)

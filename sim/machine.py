@@ -21,7 +21,7 @@ from batonq.core.commands import Arrival
 from batonq.errors import BatonError, LogCorrupt, LogError, Unavailable
 from batonq.log import layout
 from batonq.log.disk import create_directory
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.log.ownership import EpochFile
 from batonq.node.node import Node, World
 from batonq.node.routing.channels import Transport

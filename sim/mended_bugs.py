@@ -56,7 +56,7 @@ def poll_wedges_shard() -> Patches:
 
     def take(self: LongPolls, command: Receive, budget: ServingBudget | None = None) -> Leases | None:
         host = self._host
-        now_ms = host.begin()
+        now_ms = host.admit()
         try:
             (outcome,) = host.run(host.shard.receive, [command], now_ms)
         except QueueDoesNotExist:

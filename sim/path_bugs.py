@@ -12,8 +12,8 @@ from batonq.errors import BatonError
 from batonq.node import broker
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.routing import splitter as spreading
-from batonq.node.routing.sdk_retry import NamedSends, Results, _sending
 from batonq.node.routing.shard_attempts import Offering
+from batonq.node.routing.spread_sdk_retry import NamedSends, Results, _sending
 from batonq.node.routing.submission import Done
 from batonq.node.shard_host.command_groups import CommandGroups, Submitted
 from batonq.node.shard_host.group_commit import GroupCommit, Reply

@@ -335,7 +335,7 @@ def _facts(name: str, entry: Queue, settings: Settings) -> QueueFacts:
         dedup_per_group=policy.dedup_per_group,
         dedup_lives=policy.dedup_lives,
         once_window_ms=int(settings.idempotency_hours * 3_600_000),
-        forgets_invocations=settings.shard_limits.invocations_max < DEFAULT_LIMITS.invocations_max,
+        forgets_invocations=settings.shard_limits.sdk_names_max < DEFAULT_LIMITS.sdk_names_max,
     )
 
 

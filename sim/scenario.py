@@ -8,7 +8,7 @@ from enum import Enum
 from random import Random
 
 from batonq.attribute_formats.arns import queue_arn
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.node.settings import Settings
 from sim.limits import NO_TINY_LIMITS, TinyLimits
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from batonq.core.ids import parse_message_id
-from batonq.core.shard.commands.remembered_requests import REQUEST_WINDOW_MS
+from batonq.core.shard.commands.remembered_requests import SDK_NAME_WINDOW_MS
 from batonq.core.spread import NUMBER_BITS, Spread
 from sim.history import OK, Answer, Delivered, History, Holding, Outgoing, Receiving, Sending
 from sim.ledger import Copy, Ledger
@@ -154,7 +154,7 @@ class Evidence:
         if message is None:
             return False
         facts = self.queues[self.home[number]]
-        window_ms = facts.dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
+        window_ms = facts.dedup_window_ms if message.dedup_id else SDK_NAME_WINDOW_MS
         first = self.tries[number][0]
         if not (first.invocation or first.producer):
             return False  # it was sent only once

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.node.settings import Settings
 from sim.crowd_scenario import has_tiny_limits
 from sim.limits import choose_limits

@@ -17,7 +17,7 @@ from batonq import sync
 from batonq.client.aio.baton import Baton
 from batonq.embedded import NodeThread, NodeTransport
 from batonq.errors import InvalidInput, OwnershipHeld
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.node.node import Node, World
 from batonq.node.settings import MIB, Settings
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batonq.log.disk import RealDisk
-from batonq.log.files import FileLog
+from batonq.log.file_log import FileLog
 from tests.api.support import json_request
 from tests.support.server import TestServer
 

@@ -12,13 +12,13 @@ import pytest
 from batonq.core.commands import Accepted
 from batonq.core.records import Type
 from batonq.errors import LogCorrupt
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.intake import MirrorSettings
 from batonq.log.interface import Log
 from batonq.log.layout import log_directory
-from batonq.log.mirrored import MirroredLog
 from batonq.log.ownership import MirrorDirectory
+from batonq.log.replicated_log import MirroredLog
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode

@@ -312,7 +312,7 @@ class Model:
             known = None
         if known is not None and forgotten:
             later = self.remembered - self.remembered_at[invocation]
-            assert later >= self.limits.invocations_max, "a request is forgotten, and few came after it"
+            assert later >= self.limits.sdk_names_max, "a request is forgotten, and few came after it"
             known = None
         if not sends:
             assert list(replies) == ([self._known(known[0])] if known is not None and known[0] else [])
@@ -378,7 +378,11 @@ class Model:
             assert not known and all(isinstance(one, IdempotencyConflict) for one in replies)
             return
         entries = sum(other.entries(now_s) for other in self.once.values())
-        if request is None and entries >= self.limits.requests_max and all(isinstance(r, OverLimit) for r in replies):
+        if (
+            request is None
+            and entries >= self.limits.idempotency_keys_max
+            and all(isinstance(r, OverLimit) for r in replies)
+        ):
             assert not known
             return
         answers = {} if request is None else dict(request.answers)

@@ -62,8 +62,8 @@ POLICY_CHOICES: dict[str, tuple[Any, ...]] = {
 TINY_LIMITS: dict[str, int] = {
     "slots_max": 6,
     "dedup_entries_max": 2,
-    "requests_max": 4,
-    "invocations_max": 1,
+    "idempotency_keys_max": 4,
+    "sdk_names_max": 1,
     "producers_max": 1,
     "attempts_max": 1,
     "verdicts_max": 4,

@@ -10,7 +10,7 @@ import pytest
 from batonq.core.commands import Accepted, Once, Send, Sent
 from batonq.core.ids import AWAY, key_hash, request_hash
 from batonq.core.shard.commands.numbered_sends import PRODUCER_IDLE_MS
-from batonq.core.shard.commands.remembered_requests import REQUEST_WINDOW_MS
+from batonq.core.shard.commands.remembered_requests import SDK_NAME_WINDOW_MS
 from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
 from batonq.errors import OverLimit
 from tests.core.rig import Bench, make_send
@@ -61,7 +61,7 @@ FILLS: dict[str, tuple[Callable[[Bench, str], Any], int]] = {
 def test_a_full_table_takes_as_many_again_when_its_entries_have_expired(bench: Bench, kind: str, later_ms: int) -> None:
     fill, window_ms = FILLS[kind]
     bench.queue(1, dedup_window_ms=window_ms, retention_ms=14 * DAY_MS)
-    bench.limit(requests_max=6, dedup_entries_max=3, producers_max=3)
+    bench.limit(idempotency_keys_max=6, dedup_entries_max=3, producers_max=3)
     for turn in range(5):
         results = [fill(bench, f"{turn} {number}") for number in range(6)]
         assert [type(result) for result in results] == [Accepted] * 3 + [OverLimit] * 3
@@ -69,10 +69,10 @@ def test_a_full_table_takes_as_many_again_when_its_entries_have_expired(bench: B
         bench.check()
         if turn == 2:
             bench.restart(bench.loaded())
-            bench.limit(requests_max=6, dedup_entries_max=3, producers_max=3)
+            bench.limit(idempotency_keys_max=6, dedup_entries_max=3, producers_max=3)
         if turn == 3:
             bench.restart(bench.replayed())
-            bench.limit(requests_max=6, dedup_entries_max=3, producers_max=3)
+            bench.limit(idempotency_keys_max=6, dedup_entries_max=3, producers_max=3)
         bench.later(window_ms - 1_000)
         assert isinstance(fill(bench, "too early"), OverLimit)
         bench.later(later_ms + 2_000)
@@ -116,7 +116,7 @@ def test_receive_attempts_are_remembered_again_when_older_ones_are_over(bench: B
 
 
 def test_requests_of_sdks_leave_idempotency_keys_their_room(bench: Bench) -> None:
-    bench.limit(requests_max=4, invocations_max=3)
+    bench.limit(idempotency_keys_max=4, sdk_names_max=3)
     for number in range(50):
         assert isinstance(by_sdk(bench, str(number))[0], Accepted)
     assert isinstance(named(bench, "a")[0], Accepted)
@@ -131,7 +131,7 @@ def test_requests_of_sdks_leave_idempotency_keys_their_room(bench: Bench) -> Non
 
 @pytest.mark.parametrize("room", [1, 2, 5])
 def test_the_newest_requests_of_sdks_are_remembered_and_none_is_refused(bench: Bench, room: int) -> None:
-    bench.limit(invocations_max=room)
+    bench.limit(sdk_names_max=room)
     for number in range(20):
         first = by_sdk(bench, str(number))[0]
         for known in range(max(0, number - room + 1), number):
@@ -147,7 +147,7 @@ def sequences(sent: Sent) -> list[int]:
 
 
 def test_plain_batches_of_sdks_are_bounded_alike(bench: Bench) -> None:
-    bench.limit(invocations_max=3)
+    bench.limit(sdk_names_max=3)
     for number in range(0, 20, 2):
         requests = [Send(1, [b"a", b"b"], request=number + 1), Send(1, [b"c"], request=number + 2)]
         first = [sequences(told) for told in bench.shard.send(requests, bench.now)]
@@ -163,7 +163,7 @@ def test_a_request_that_was_taken_in_part_is_known_whole_or_not_at_all(bench: Be
     """A message that was taken is never said to have been refused."""
     bodies = ("a", "b", "c", "d")
     for room in range(1, 8):
-        bench.limit(invocations_max=room)
+        bench.limit(sdk_names_max=room)
         bench.queue(1, messages_max=bench.shard.queues[1].messages + 3)
         results = by_sdk(bench, f"part {room}", *bodies)
         assert [isinstance(result, Accepted) for result in results] == [True, True, True, False]
@@ -178,7 +178,7 @@ def test_a_request_that_was_taken_in_part_is_known_whole_or_not_at_all(bench: Be
 
 
 def test_a_request_that_was_asked_for_elsewhere_is_not_taken_later_whatever_the_room(bench: Bench) -> None:
-    bench.limit(invocations_max=1)
+    bench.limit(sdk_names_max=1)
     for number in range(5):
         by_sdk(bench, str(number))
         away = key_hash(number) | AWAY
@@ -191,7 +191,7 @@ def test_a_request_that_was_asked_for_elsewhere_is_not_taken_later_whatever_the_
 
 def test_a_name_without_messages_here_is_refused_when_there_is_no_room(bench: Bench) -> None:
     """Its messages go to other shards, which must not take them before the name is remembered."""
-    bench.limit(requests_max=2)
+    bench.limit(idempotency_keys_max=2)
     named(bench, "a")
     (refused,), _ = ask.send_once(bench.shard, 1, [], bench.now, Once("b", "", DAY_MS))
     assert isinstance(refused, OverLimit)
@@ -200,12 +200,12 @@ def test_a_name_without_messages_here_is_refused_when_there_is_no_room(bench: Be
 
 
 def test_an_idempotency_key_with_a_short_window_is_no_request_of_an_sdk(bench: Bench) -> None:
-    bench.limit(invocations_max=2, requests_max=4)
-    first = named(bench, "a", window_ms=REQUEST_WINDOW_MS)
+    bench.limit(sdk_names_max=2, idempotency_keys_max=4)
+    first = named(bench, "a", window_ms=SDK_NAME_WINDOW_MS)
     for number in range(10):
         by_sdk(bench, str(number))
-    bench.later(REQUEST_WINDOW_MS - 1_000)
-    assert named(bench, "a", window_ms=REQUEST_WINDOW_MS) == first
+    bench.later(SDK_NAME_WINDOW_MS - 1_000)
+    assert named(bench, "a", window_ms=SDK_NAME_WINDOW_MS) == first
 
 
 def test_work_is_bounded_when_everything_in_a_table_has_expired(bench: Bench) -> None:
@@ -229,7 +229,7 @@ def test_requests_before_and_after_a_restart_have_their_shares(bench: Bench) -> 
     bench.truncate(bench.next_frame)
     for make in (bench.loaded, bench.replayed):
         bench.restart(make())
-        bench.limit(requests_max=2, invocations_max=4)
+        bench.limit(idempotency_keys_max=2, sdk_names_max=4)
         assert [by_sdk(bench, str(number))[0].duplicate for number in range(4)] == [True] * 4
         assert named(bench, "a") == first
         assert isinstance(named(bench, "b")[0], OverLimit)

@@ -100,7 +100,7 @@ def test_it_survives_a_restart_from_the_log(bench: Bench) -> None:
 
 def test_too_many_are_refused_and_none_is_forgotten(bench: Bench) -> None:
     ask.send_once(bench.shard, 1, [message("a")], bench.now, ONE)
-    bench.limit(requests_max=2)
+    bench.limit(idempotency_keys_max=2)
     (refused,), _ = ask.send_once(bench.shard, 1, [message("b")], bench.now, ONE._replace(name="other"))
     assert isinstance(refused, OverLimit)
     assert ask.send_once(bench.shard, 1, [message("a")], bench.now, ONE)[1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from batonq.core.commands import Job, Send
+from batonq.core.commands import Failure, Job, Send
 from batonq.core.ids import key_hash
 from batonq.core.limits import DEFAULT_LIMITS
 from batonq.core.policy import QueuePolicy
@@ -20,7 +20,7 @@ from batonq.core.shard.state.dedup_table import FOREVER_S
 from batonq.core.shard.state.deduplication import Deduplication
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.journal import Journal
-from batonq.core.shard.state.messages import Failure, Messages
+from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.shard.state.timers import NO_EXPIRY_TIMER, NO_TIMER, Timers
 from batonq.errors import LogCorrupt, QueueDoesNotExist

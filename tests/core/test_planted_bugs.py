@@ -376,23 +376,23 @@ def noted_messages_deleted_as_plain() -> Patches:
 
 
 def fold_skips_the_last_row() -> Patches:
-    fold = ColumnarReplay.fold_run
+    fold = ColumnarReplay.replay_run
 
     def shorter(self: ColumnarReplay, position: int, rows: array[int], variable: bytes) -> bool:
         return fold(self, position, rows[:-8], variable)
 
-    return [(ColumnarReplay, "fold_run", shorter)]
+    return [(ColumnarReplay, "replay_run", shorter)]
 
 
 def fold_forgets_requests() -> Patches:
     """Names of requests between the messages of a frame are passed over."""
-    fold = ColumnarReplay.fold_frame_of_sends
+    fold = ColumnarReplay.replay_frame_of_sends
 
     def forgetful(self: ColumnarReplay, *frame: Any) -> bool:
         with patched([(DedupTable, "put", lambda self, *entry: None)]):
             return fold(self, *frame)
 
-    return [(ColumnarReplay, "fold_frame_of_sends", forgetful)]
+    return [(ColumnarReplay, "replay_frame_of_sends", forgetful)]
 
 
 def fold_loses_holders() -> Patches:
@@ -401,7 +401,7 @@ def fold_loses_holders() -> Patches:
 
 def fold_takes_runs_of_several_holders() -> Patches:
     """A run of leases is folded as its first row says, whoever the others were leased to."""
-    fold_leases = ColumnarReplay._fold_first_leases
+    fold_leases = ColumnarReplay._replay_first_leases
 
     def fold(self: ColumnarReplay, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
         rows[6::8] = folding.same("Q", rows[6], len(rows) >> 3)
@@ -411,18 +411,18 @@ def fold_takes_runs_of_several_holders() -> Patches:
         is_notes = bool(column[start] >> 32) and column[start] & 0xFFFFFFFF < 1 << 20
         return stop if is_notes else folding.alike_until(column, start, stop)
 
-    return [(ColumnarReplay, "_fold_first_leases", fold), (replay, "alike_until", any_notes)]
+    return [(ColumnarReplay, "_replay_first_leases", fold), (replay, "alike_until", any_notes)]
 
 
 def fold_ignores_delays() -> Patches:
     """Sends that are not visible at once are folded as if they were."""
-    fold = ColumnarReplay._fold_sends
+    fold = ColumnarReplay._replay_sends
 
     def visible(self: ColumnarReplay, queue: QueueState, position: int, rows: array[int]) -> bool:
         rows[3::8] = rows[2::8]
         return fold(self, queue, position, rows)
 
-    return [(ColumnarReplay, "_fold_sends", visible)]
+    return [(ColumnarReplay, "_replay_sends", visible)]
 
 
 BUGS: dict[str, Callable[[], Patches]] = {

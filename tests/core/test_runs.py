@@ -146,12 +146,12 @@ class OneByOneReceipts(ReceiptCommands):
 
 @double()
 class OneByOneReplay(ColumnarReplay):
-    def fold_frame_of_sends(
+    def replay_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
         return False
 
-    def fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+    def replay_run(self, position: int, rows: array[int], variable: bytes) -> bool:
         return False
 
 

@@ -17,8 +17,8 @@ from batonq.errors import Fenced, LogCorrupt, LogError, LogGap
 from batonq.log.backend import Backend, Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.fencing import Behind
 from batonq.log.frames import Frame
-from batonq.log.mirrored import MirrorDamaged, MirroredLog
 from batonq.log.opening import Start
+from batonq.log.replicated_log import MirrorDamaged, MirroredLog
 from tests.log.replicated import SMALL, WAIT_S
 from tests.support.driven import Loop
 from tests.support.logs import CLUSTER, next_frame

@@ -10,7 +10,7 @@ import pytest
 
 from batonq.errors import Fenced, OwnershipHeld
 from batonq.log.backend import LogStore
-from batonq.log.interface import Lease, Leases, Member
+from batonq.log.interface import Lease, Member, OwnershipLeases
 
 SHARD = 3
 WAIT_S = 120.0
@@ -26,7 +26,7 @@ class Nodes:
         self._open_store = open_store
         self._stores: list[LogStore] = []
 
-    async def node(self, name: str, ttl_s: float = LONG_S) -> Leases:
+    async def node(self, name: str, ttl_s: float = LONG_S) -> OwnershipLeases:
         store = await self._open_store()
         self._stores.append(store)
         return store.leases(name, f"{name}:9324", ttl_s)
@@ -43,7 +43,7 @@ class Nodes:
                 await store.close()
 
 
-async def acquired_by(leases: Leases, shard: int = SHARD) -> int:
+async def acquired_by(leases: OwnershipLeases, shard: int = SHARD) -> int:
     """Try until it is ours."""
     async with asyncio.timeout(WAIT_S):
         while True:
@@ -54,7 +54,7 @@ async def acquired_by(leases: Leases, shard: int = SHARD) -> int:
 
 
 async def announced(
-    leases: Leases, note: str, members: Callable[[], Awaitable[list[Member]]], wanted: list[Member]
+    leases: OwnershipLeases, note: str, members: Callable[[], Awaitable[list[Member]]], wanted: list[Member]
 ) -> None:
     """Say it until it is heard: it does not last long, and may be over before anybody looks."""
     async with asyncio.timeout(WAIT_S):
@@ -68,7 +68,7 @@ async def announced(
 class Watching:
     """What a watcher is told, as it comes."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: OwnershipLeases) -> None:
         self._changes: AsyncGenerator[Lease, None] = leases.watch()
 
     async def next(self) -> Lease:

@@ -11,11 +11,11 @@ from typing import Protocol, TypeVar
 from batonq.errors import Unavailable
 from batonq.log.backend import Backend
 from batonq.log.fencing import Pauses
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.log.intake import MirrorSettings
 from batonq.log.interface import Log
 from batonq.log.mirror import UnsyncedDisk
-from batonq.log.mirrored import MirroredLog
+from batonq.log.replicated_log import MirroredLog
 from tests.log.conformance import SEGMENT_BYTES
 from tests.support.doubles import double
 from tests.support.driven import DrivenLog, Loop

@@ -15,7 +15,7 @@ from batonq.log.jetstream import connections
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.connections import Line, Lines
 from batonq.log.jetstream.store import JetStreamStore
-from batonq.log.mirrored import MirroredLog
+from batonq.log.replicated_log import MirroredLog
 from tests.log.conformance import SHARD
 from tests.log.fencing import append, shut, until
 from tests.log.replicated import SMALL, patiently

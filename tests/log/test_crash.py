@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from batonq.errors import LogCorrupt
-from batonq.log.files import FileLog
+from batonq.log.file_log import FileLog
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.snapshots import SnapshotStore
 from sim.disk import Crashed, SimulatedDisk, Step, Survival

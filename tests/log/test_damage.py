@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from batonq.errors import LogCorrupt
-from batonq.log.files import FileLog
+from batonq.log.file_log import FileLog
 from batonq.log.frames import HEADER_BYTES
 from sim.disk import SimulatedDisk
 from tests.support.logs import append

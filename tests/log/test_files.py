@@ -17,7 +17,7 @@ from batonq.core.records import FORMAT_VERSION
 from batonq.errors import LogCorrupt, LogError, LogGap
 from batonq.log import committed
 from batonq.log.disk import RealDisk
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Log
 from batonq.log.opening import Start

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from batonq.errors import DiskFull
-from batonq.log.files import FileLog
+from batonq.log.file_log import FileLog
 from batonq.log.interface import Room
 from sim.disk import SimulatedDisk
 from tests.support.doubles import double

@@ -15,9 +15,9 @@ from batonq.log.backend import LogStore
 from batonq.log.frames import Frame
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.store import JetStreamStore
-from batonq.log.mirrored import MirroredLog
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.store import PostgresStore
+from batonq.log.replicated_log import MirroredLog
 from tests.log.conformance import SHARD
 from tests.log.fencing import append, shut
 from tests.log.replicated import SMALL, WAIT_S, patiently

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batonq.log.frames import Frame
-from batonq.log.mirrored import MirroredLog
+from batonq.log.replicated_log import MirroredLog
 from tests.log.conformance import SHARD, LogConformance
 from tests.log.fars import MemoryFar
 from tests.log.fencing import FencingSuite, World

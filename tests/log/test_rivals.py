@@ -17,7 +17,7 @@ import pytest
 from batonq.errors import Fenced, LogError, Unavailable
 from batonq.log.fencing import Pauses
 from batonq.log.frames import Frame, parse
-from batonq.log.mirrored import MirroredLog
+from batonq.log.replicated_log import MirroredLog
 from tests.cluster.memory import run_simulated
 from tests.log.conformance import SHARD
 from tests.log.fencing import shut

@@ -10,8 +10,8 @@ import pytest
 
 from batonq.log.frames import Frame
 from batonq.log.jetstream.address import NatsAddress
-from batonq.log.mirrored import MirroredLog
 from batonq.log.postgres.address import PostgresAddress
+from batonq.log.replicated_log import MirroredLog
 from tests.log.conformance import SHARD
 from tests.log.fars import JetStreamFar, PostgresFar
 from tests.log.fencing import World, append, shut, until

@@ -17,7 +17,7 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.log import frames, layout
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.interface import Log
 from batonq.log.ownership import LockFileOwnership
 from batonq.log.snapshots import SnapshotStore

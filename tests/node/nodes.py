@@ -10,7 +10,7 @@ from typing import Any, cast
 from batonq.core.commands import Accepted
 from batonq.errors import BatonError, LogError
 from batonq.log.disk import Disk, RealDisk
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Done, Log
 from batonq.log.layout import CATALOG_SHARD

@@ -20,7 +20,7 @@ from batonq.node.routing.submission import submitted
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.keeper import ShardKeeper
-from batonq.node.shard_host.recovery import fold_log, take_ownership
+from batonq.node.shard_host.recovery import replay_log, take_ownership
 from tests.support.ask import Message, batch, message
 from tests.support.brokers import delete_at, send_at
 from tests.support.memory_log import MemoryLog
@@ -108,7 +108,7 @@ class Bench:
         self.failures: list[BaseException] = []
         self.alarms = AlarmBoard(clock.now_ms, 100)
         self.shard = Shard(0, settings.shard_limits)
-        fold_log(self.shard, log)
+        replay_log(self.shard, log)
         take_ownership(self.shard, log, self.shard.epoch + 1, clock, 60_000, True)
         self.host = ShardHost(
             self.shard,
@@ -162,7 +162,7 @@ class Bench:
 
 def put(host: ShardHost, queue: int, messages: Sequence[Message]) -> list[Accepted | BatonError]:
     """Have a host decide about messages at once: they are in the open frame, and nobody waits for the commit."""
-    (sent,) = host.run(host.shard.send, [batch(queue, messages)], host.begin(adds=True))
+    (sent,) = host.run(host.shard.send, [batch(queue, messages)], host.admit(adds=True))
     if host.shard.woken:
         host.polls.woken()
     return [*sent.results()]

@@ -17,7 +17,7 @@ from batonq.log.interface import Room
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import COMMAND_BYTES_MAX
 from batonq.node.shard_host.long_polls import TURN_MAX
-from batonq.node.shard_host.recovery import fold_log
+from batonq.node.shard_host.recovery import replay_log
 from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, open_bench, policies, run_virtual, settle
 from tests.support.ask import batch, message
 from tests.support.memory_log import MemoryLog
@@ -674,7 +674,7 @@ def test_a_failed_append_answers_everybody_and_ends_the_host() -> None:
         with pytest.raises(Unavailable):
             await bench.send("c")
         shard = Shard(0)
-        fold_log(shard, log)
+        replay_log(shard, log)
         assert shard.counters(ORDERS).sent == 0  # nothing of it is in the log
 
     run_virtual(main)
@@ -745,7 +745,7 @@ def test_the_log_alone_gives_the_same_state() -> None:
         await bench.host.drain()
         now_ms = bench.clock.now_ms()
         again = Shard(0)
-        fold_log(again, bench.log)
+        replay_log(again, bench.log)
         again.validate()
         assert again.dump(now_ms) == bench.shard.dump(now_ms)
 

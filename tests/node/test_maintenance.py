@@ -13,7 +13,7 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, Unavailable
 from batonq.log.interface import Room
 from batonq.node.node import Node
-from batonq.node.shard_host.recovery import fold_log
+from batonq.node.shard_host.recovery import replay_log
 from batonq.node.shard_host.snapshot_process import main as make_snapshot_main
 from batonq.node.shard_host.snapshot_process import make_snapshot
 from batonq.node.shard_host.truncation import living_bytes
@@ -103,7 +103,7 @@ def test_clients_go_on_while_the_log_is_shortened(tmp_path: Path) -> None:
         await step
         assert node.shards[0].host().log.first > 1 and sent and moved
         again = Shard(0)
-        fold_log(again, node.shards[0].host().log)
+        replay_log(again, node.shards[0].host().log)
         again.validate()
         now_ms = node.broker.now_ms()
         assert again.dump(now_ms) == node.shards[0].host().shard.dump(now_ms)

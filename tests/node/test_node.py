@@ -36,7 +36,7 @@ from batonq.node.broker import Queue
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import ShardHost
-from batonq.node.shard_host.recovery import fold_log
+from batonq.node.shard_host.recovery import replay_log
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.support import brokers
@@ -543,7 +543,7 @@ def test_a_log_that_fails_while_the_node_stops_leaves_no_snapshot_of_what_it_doe
         node = await open_node(loop, tmp_path)
         host = node.shards[0].host()
         replayed = Shard(0)
-        fold_log(replayed, host.log)
+        replay_log(replayed, host.log)
         assert host.shard.dump(host.now_ms()) == replayed.dump(host.now_ms())
         assert await drain(node, queue) == ["first"]
         await node.stop()

@@ -352,7 +352,7 @@ def test_why_a_dead_letter_is_on_its_way_or_refused(tmp_path: Path) -> None:
         await send(node, queue, "a")
         [delivery] = await receive(node, queue)
         host = node.shards[queue.shard].host()
-        [problem] = host.run(host.shard.nack, make_nack(node, queue, delivery.receipt), host.begin())
+        [problem] = host.run(host.shard.nack, make_nack(node, queue, delivery.receipt), host.admit())
         assert problem is None
         views = host.shard.peek(queue.number, 0, 1)
         situation = peeking.Situation(node.broker.now_ms(), queue.policy, host.counters(queue.number), lambda _: "dead")

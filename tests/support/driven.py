@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
-from batonq.log.mirrored import MirroredLog
+from batonq.log.replicated_log import MirroredLog
 
 T = TypeVar("T")
 

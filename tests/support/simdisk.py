@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.opening import OnFrame, Start
 from sim.disk import SimulatedDisk
 from tests.support.logs import CLUSTER

@@ -185,6 +185,15 @@ class Failing(NamedTuple):
     untried: bool = False  # the holder has not started on it: no failure, and the receive is not counted
 
 
+class Failure(NamedTuple):
+    """What is known about the failed attempts of a message: the first and the last time, and the last error."""
+
+    first_ms: int
+    last_ms: int
+    error_class: str
+    reason: str
+
+
 @dataclass(slots=True)
 class Nack:
     queue: int
@@ -232,8 +241,8 @@ class Leases:
     counts: Sequence[int] = ()  # receive counts; empty for first leases
     firsts_ms: Sequence[int] = ()  # time of each first receive; empty for first leases
     overlays: Sequence[tuple[int, ...]] = ()  # positions of the records with lineage overlays, oldest first
-    whole: Leases | None = None  # the run of several requests that these leases are part of,
-    start: int = 0  # and their first index in it
+    whole: Leases | None = None  # the run of several requests that these leases are part of
+    start: int = 0  # index of the first of these leases in `whole`
     kept: dict[str, Any] | None = None  # results that node/ computed once for the whole run
 
     def __len__(self) -> int:

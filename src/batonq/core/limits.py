@@ -30,8 +30,10 @@ ENTRY_ROWS = 3  # records per channel entry at most: Settled, JobSet, QueuePurge
 class ShardLimits:
     slots_max: int = 100_000_000  # messages in the shard
     dedup_entries_max: int = 50_000_000  # remembered deduplication ids
-    requests_max: int = 2_000_000  # entries for Idempotency-Keys: 2 per request, 1 per message if partly accepted
-    invocations_max: int = 2_000_000  # remembered SDK requests: the newest of the last two minutes
+    idempotency_keys_max: int = (
+        2_000_000  # entries for Idempotency-Keys: 2 per request, 1 per message if partly accepted
+    )
+    sdk_names_max: int = 2_000_000  # remembered SDK requests: the newest of the last two minutes
     producers_max: int = 1_000_000  # producers whose last number is remembered
     attempts_max: int = 100_000  # remembered receive attempts
     verdicts_max: int = VERDICTS_KEPT  # newest channel entries per source that can be answered again

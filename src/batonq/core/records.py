@@ -45,7 +45,7 @@ class Type(IntEnum):
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text
     DELETED = 8  # reason
-    CARRIED = 9  # aux: expiry s; var: state.CARRIED_PREFIX, payload; a whole message copied forward
+    CARRIED = 9  # aux: expiry s; var: CARRIED_PREFIX, payload; a whole message copied forward
     OWED = 11  # reason; w3 destination shard (16) | channel number (48); aux: destination queue; var: lineage
     ARRIVED = 12  # reason; w3 sent time; w4 receive count; w5 source shard (16) | channel number (48), or with
     #               OVERLAY the source's slot; var: group, origin, payload, or with OVERLAY the lineage
@@ -90,9 +90,9 @@ class DeletedFlag(IntFlag):
 
 
 class ArrivedFlag(IntFlag):
-    NOTED = 2  # var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
+    NOTED = 2  # var begins with ARRIVED_NOTED instead of ARRIVED_PREFIX
     OVERLAY = 64  # var is a lineage overlay for the payload at the source's position, not a payload
-    REFUSED = 128  # refused; only the entry number is used up
+    REFUSED = 128  # refused; only the entry number is used up (with OVERLAY, w5 is the source's slot | number << 32)
 
 
 class BaseFlag(IntFlag):

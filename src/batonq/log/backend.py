@@ -1,7 +1,8 @@
 """The remote store of a replicated log: the operations that JetStream and PostgreSQL provide for one shard.
 
 Only frames are stored, by number: a JetStream sequence, or the key of a row, is the frame's number. Fencing, retries
-and the mirror are implemented once, in `mirrored.py`. Every method has its own timeout, and none retries by itself.
+and the mirror are implemented once, in `replicated_log.py`. Every method has its own timeout, and none retries by
+itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from batonq.errors import LogError, Unavailable
 from batonq.log.frames import Frame
-from batonq.log.interface import Leases, Room
+from batonq.log.interface import OwnershipLeases, Room
 
 
 class Unreachable(Unavailable):
@@ -113,7 +114,7 @@ class LogStore(Protocol):
         exists with a different number.
         """
 
-    def leases(self, node: str, address: str, ttl_s: float) -> Leases:
+    def leases(self, node: str, address: str, ttl_s: float) -> OwnershipLeases:
         """Ownership of shards, as seen by this node."""
 
     async def close(self) -> None: ...

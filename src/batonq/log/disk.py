@@ -1,6 +1,6 @@
 """The disk interface of the log, so that tests and the simulator can substitute a faulty disk.
 
-All file operations of `files.py`, `snapshots.py` and `ownership.py` go through it. Paths are strings; a handle is an
+All file operations of `file_log.py`, `snapshots.py` and `ownership.py` go through it. Paths are strings; a handle is an
 integer that only its disk can interpret.
 """
 

@@ -11,7 +11,7 @@ from batonq.errors import LogCorrupt, LogGap
 from batonq.log import fencing, frames
 from batonq.log.backend import Backend, Bounds, Entry, Unreachable
 from batonq.log.fencing import Pauses
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.mirror import Feed, Mirror
 from batonq.log.opening import Start

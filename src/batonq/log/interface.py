@@ -189,7 +189,7 @@ class Member(NamedTuple):
     note: str
 
 
-class Leases(Ownership, Protocol):
+class OwnershipLeases(Ownership, Protocol):
     """Ownership among nodes: it expires unless it is renewed. So does membership."""
 
     async def announce(self, note: str) -> None:

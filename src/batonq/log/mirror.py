@@ -11,7 +11,7 @@ from collections.abc import Callable
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log import layout
 from batonq.log.disk import Disk, RealDisk, create_directory
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.opening import OnFrame, Start
 

@@ -41,7 +41,7 @@ from batonq.node.routing.local_shard import LocalShard
 from batonq.node.routing.multi_queue_receive import Selection, give_back, receive_all_over, receive_any
 from batonq.node.routing.ports import Route, ShardPort
 from batonq.node.routing.splitter import Spreading, joined
-from batonq.node.routing.submission import Done, Waiting, submitted, tell, told
+from batonq.node.routing.submission import Done, Waiting, client_error, submitted, tell
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
@@ -202,7 +202,7 @@ class Broker(JobControl):
                 self._seal(queue, outcome)
             except Exception as problem:
                 outcome.give_back()
-                done(told(problem))
+                done(client_error(problem))
                 return
         done(outcome)
 
@@ -234,7 +234,7 @@ class Broker(JobControl):
             try:
                 outcome = await work()
             except Exception as problem:
-                outcome = told(problem)
+                outcome = client_error(problem)
             tell(done, outcome)
 
         return Steps(self._tasks.spawn(run()))

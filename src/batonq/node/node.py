@@ -22,7 +22,7 @@ from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
 from batonq.log.cancellation import end
 from batonq.log.disk import Disk
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.log.interface import Log, Ownership
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import LockFileOwnership, MirrorDirectory

@@ -1,4 +1,8 @@
-"""Limits per request, per connection, per address and in total."""
+"""Limits per request, per connection, per address and in total.
+
+They are enforced in reader.py (one request), connection.py (one connection and its memory), usage.py (one address) and
+server.py (all of them).
+"""
 
 from __future__ import annotations
 

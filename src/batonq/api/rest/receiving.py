@@ -14,9 +14,9 @@ from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, Finish, milliseconds
 from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.attribute_formats.arns import parse_queue_arn
+from batonq.core.commands import Failure
 from batonq.core.commands import Receive as ReceiveCommand
 from batonq.core.payload import Content, Lineage
-from batonq.core.shard.state.messages import Failure
 from batonq.errors import BatonError, InvalidInput
 from batonq.node.broker import Delivery
 from batonq.node.broker import Received as BrokerReceived

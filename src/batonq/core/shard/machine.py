@@ -2,14 +2,14 @@
 
 A command is decided against the state, writes its records into the open frame, applies them at once, and returns the
 outcome. The host releases the outcome when the frame is committed. Time is an argument, in milliseconds. What is due by
-then is recorded before any decision (clock.py).
+then is recorded before any decision (expiry.py).
 
 The parts, from the bottom up:
 
 - state/: what is kept. All parts share journal.py (open frame, time, sequences) and messages.py.
 - effects/: what records do to messages, on the owner and in replay.
 - moves/: how messages leave their queue and arrive in another.
-- clock.py: leases, delays and retentions that end.
+- expiry.py: leases, delays and retentions that end.
 - commands/: what the shard is asked to do.
 - views.py: reading without a change.
 - recovery/: replay, snapshots, truncation.
@@ -18,7 +18,6 @@ The parts, from the bottom up:
 from __future__ import annotations
 
 from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
-from batonq.core.shard.clock import Clock
 from batonq.core.shard.commands.channels import ChannelCommands
 from batonq.core.shard.commands.jobs import JobCommands
 from batonq.core.shard.commands.new_messages import NewMessages
@@ -30,6 +29,7 @@ from batonq.core.shard.commands.remembered_requests import RememberedRequests
 from batonq.core.shard.commands.send import SendCommands
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.effects.message_runs import MessageRuns
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.returns import Returns
 from batonq.core.shard.moves.transfers import Transfers
@@ -71,17 +71,17 @@ class Shard:
         self.arrivals = arrivals = Arrivals(messages, jobs)
         self.transfers = transfers = Transfers(messages, arrivals, jobs)
         self.returns = returns = Returns(messages, records, transfers)
-        self.clock = clock = Clock(messages, returns)
+        self.expiry = expiry = Expiry(messages, returns)
         self.search = search = QueueSearch(messages)
         self.new_messages = self.new_messages_class(messages, runs, arrivals)
         self.numbered = numbered = NumberedSends(messages, self.new_messages)
         self.requests = requests = RememberedRequests(messages, numbered)
-        sends = self.send_commands_class(messages, clock, self.new_messages, numbered, requests)
-        receives = self.receive_commands_class(messages, clock, records, runs, returns)
-        receipts = self.receipt_commands_class(messages, clock, records, runs, returns)
-        queue_commands = QueueCommands(messages, clock)
-        channel_commands = ChannelCommands(messages, clock, arrivals, transfers)
-        self.job_commands = job_commands = JobCommands(messages, clock, search, arrivals, transfers, jobs)
+        sends = self.send_commands_class(messages, expiry, self.new_messages, numbered, requests)
+        receives = self.receive_commands_class(messages, expiry, records, runs, returns)
+        receipts = self.receipt_commands_class(messages, expiry, records, runs, returns)
+        queue_commands = QueueCommands(messages, expiry)
+        channel_commands = ChannelCommands(messages, expiry, arrivals, transfers)
+        self.job_commands = job_commands = JobCommands(messages, expiry, search, arrivals, transfers, jobs)
         views = Views(messages, transfers, search)
         persistence = Persistence(messages, arrivals, transfers, jobs, numbered, requests)
         truncation = Truncation(messages, persistence)
@@ -110,10 +110,10 @@ class Shard:
         self.fail_job = job_commands.fail_job
         self.step_jobs = job_commands.step_jobs
         self.choose = job_commands.choose
-        self.begin = clock.begin
-        self.pass_time = clock.pass_time
-        self.advance = clock.advance
-        self.next_due = clock.next_due
+        self.begin = expiry.begin
+        self.pass_time = expiry.pass_time
+        self.advance = expiry.advance
+        self.next_due = expiry.next_due
         self.forget_producers_after = numbered.forget_after
 
         # the log, snapshots and truncation

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from batonq.core.commands import Counters, Departing, Lease, Leases, MessageView, Place
+from batonq.core.commands import Counters, Departing, Failure, Lease, Leases, MessageView, Place
 from batonq.core.records import State
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.columns import NIL
-from batonq.core.shard.state.messages import Failure, Messages
+from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.spread import Hint, parse, takes

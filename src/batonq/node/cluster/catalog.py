@@ -16,9 +16,9 @@ import msgspec
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.records import FORMAT_VERSION
 from batonq.errors import BatonError, InvalidInput, Unavailable
-from batonq.log.interface import Leases, Log
+from batonq.log.interface import Log, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
-from batonq.log.mirrored import MirroredLog
+from batonq.log.replicated_log import MirroredLog
 from batonq.node import events
 from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
 from batonq.node.cluster.balance import Load
@@ -207,7 +207,7 @@ class ClusterCatalog(SharedCatalog):
         *,
         rules: Rules,
         recovery: Recovery,
-        leases: Leases,
+        leases: OwnershipLeases,
         too_old: TooOld,
         awake: Awake,
         **same: Any,

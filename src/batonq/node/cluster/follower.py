@@ -17,13 +17,13 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Fenced, LogCorrupt, OwnershipHeld, Unavailable
 from batonq.log.cancellation import end
 from batonq.log.frames import Frame
-from batonq.log.interface import Leases
-from batonq.log.mirrored import MirroredLog
+from batonq.log.interface import OwnershipLeases
+from batonq.log.replicated_log import MirroredLog
 from batonq.node import events
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.context import NodeContext
 from batonq.node.shard_host.keeper import KeeperState
-from batonq.node.shard_host.recovery import Folder, take_ownership
+from batonq.node.shard_host.recovery import LogReplay, take_ownership
 
 Machine = Shard | Catalog
 NOT_OWNER = "Another node is the owner. Retry."
@@ -43,7 +43,7 @@ class Follower:
         name: str,
         context: NodeContext,
         *,
-        leases: Leases,
+        leases: OwnershipLeases,
         read: Callable[[], Awaitable[tuple[Machine, MirroredLog]]],
         serve: Callable[[Machine, MirroredLog, int], Awaitable[None]],
         stop: Callable[[], Awaitable[bool]],
@@ -68,7 +68,7 @@ class Follower:
         self._awake = awake
         self._machine: Machine | None = None
         self._log: MirroredLog | None = None
-        self._folder: Folder
+        self._folder: LogReplay
         self._restarting: asyncio.Task[None] | None = None
         self.leased_s = float("-inf")  # when the current lease was requested
         self.heard_s = float("-inf")  # when the last frame of another node arrived
@@ -122,7 +122,7 @@ class Follower:
 
     def _begin(self, machine: Machine, log: MirroredLog) -> None:
         self._machine, self._log = machine, log
-        self._folder = Folder(machine, from_snapshot=True)
+        self._folder = LogReplay(machine, from_snapshot=True)
         self._set(KeeperState.FOLLOWING, NOT_OWNER)
         log.follow(self._folded, self._problem)
         self._on_frame()

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Unavailable
-from batonq.log.interface import Leases, Log
-from batonq.log.mirrored import MirroredLog
+from batonq.log.interface import Log, OwnershipLeases
+from batonq.log.replicated_log import MirroredLog
 from batonq.node import events
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
@@ -42,7 +42,7 @@ class ClusterKeeper(ShardKeeper):
         context: NodeContext,
         *,
         recovery: Recovery,
-        leases: Leases,
+        leases: OwnershipLeases,
         on_frame: Callable[[int], None],
         awake: Awake,
         **same: Any,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
 from batonq.errors import BatonError
-from batonq.log.interface import Leases, Member
+from batonq.log.interface import Member, OwnershipLeases
 from batonq.node import events
 from batonq.node.cluster import balance
 from batonq.node.events import AlarmBoard
@@ -43,7 +43,7 @@ class Members:
         self,
         node: str,
         *,
-        leases: Leases,
+        leases: OwnershipLeases,
         alarms: AlarmBoard,
         wall_ms: Callable[[], int],
         steady_ms: Callable[[], int],

@@ -15,7 +15,7 @@ from batonq.certificates import client_context
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
-from batonq.log.interface import Leases, Member
+from batonq.log.interface import Member, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.stores import open_store
 from batonq.node import events
@@ -63,7 +63,7 @@ class ClusterNode(RoutedNode):
         self.answering = Answering(self)
         self._open_store = open_store
         self.ownership_loop: OwnershipLoop
-        self._leases: Leases
+        self._leases: OwnershipLeases
         self._owned: dict[int, Owned] = {}
         self._was_ready = False
 

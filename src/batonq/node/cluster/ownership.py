@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
 from batonq.log.cancellation import end
-from batonq.log.interface import Lease, Leases, Member
+from batonq.log.interface import Lease, Member, OwnershipLeases
 from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.cluster import balance
@@ -60,7 +60,7 @@ class OwnershipLoop:
         self,
         node: str,
         *,
-        leases: Leases,
+        leases: OwnershipLeases,
         awake: Awake,
         owned: Mapping[int, Owned],
         settings: Settings,

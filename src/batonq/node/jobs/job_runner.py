@@ -23,7 +23,7 @@ class Host(Served, Protocol):
 
     commit: GroupCommit
 
-    def begin(self, *, adds: bool = False) -> int: ...
+    def admit(self, *, adds: bool = False) -> int: ...
     def run(self, command: Callable[..., Any], *arguments: Any) -> Any: ...
     def jobs_changed(self) -> None:
         """Called when work may be due earlier than before."""
@@ -68,19 +68,19 @@ class JobRunner:
 
     def start(self, job: Job) -> Job:
         host = self._host
-        now_ms = host.begin(adds=True)
+        now_ms = host.admit(adds=True)
         return self._then(now_ms, host.run(host.shard.start_job, job, now_ms))
 
     def cancel(self, job_id: str) -> Job:
-        now_ms = self._host.begin()
+        now_ms = self._host.admit()
         return self._then(now_ms, self._host.run(self._host.shard.cancel_job, job_id, now_ms))
 
     def pause(self, job_id: str, why: str) -> Job:
-        now_ms = self._host.begin()
+        now_ms = self._host.admit()
         return self._then(now_ms, self._host.run(self._host.shard.pause_job, job_id, why, now_ms))
 
     def resume(self, job_id: str) -> Job:
-        now_ms = self._host.begin()
+        now_ms = self._host.admit()
         return self._then(now_ms, self._host.run(self._host.shard.resume_job, job_id, now_ms))
 
     def _then(self, now_ms: int, job: Job) -> Job:
@@ -97,7 +97,7 @@ class JobRunner:
         began_s = self._loop.time()
         try:
             found: Examined = await examine(host, job, min(most, CHOSEN_MAX))
-            now_ms = host.begin()
+            now_ms = host.admit()
             due_ms: int = host.run(
                 host.shard.choose, job_id, cursor, found.new, found.through, found.chosen, now_ms, found.not_found
             )
@@ -105,7 +105,7 @@ class JobRunner:
             self._rests[job_id] = now_ms + round((self._loop.time() - began_s) * 1000)
             due_ms = max(due_ms, self._rests[job_id])
         except EditImpossible as problem:
-            now_ms = host.begin()
+            now_ms = host.admit()
             host.run(host.shard.fail_job, job_id, str(problem), now_ms)
             due_ms = now_ms
         self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
@@ -130,7 +130,7 @@ class JobRunner:
         host = self._host
         events.logger.error("job %s: messages could not be selected", job_id, exc_info=problem)
         try:
-            host.run(host.shard.fail_job, job_id, f"The job's messages could not be read: {problem}", host.begin())
+            host.run(host.shard.fail_job, job_id, f"The job's messages could not be read: {problem}", host.admit())
             host.commit.kick()
         except BatonError:
             self.due_ms = host.now_ms() + RETRY_MS

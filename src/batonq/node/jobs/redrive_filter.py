@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from batonq.core import json_text
+from batonq.core.commands import Failure
 from batonq.core.payload import Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
-from batonq.core.shard.state.messages import Failure
 from batonq.errors import InvalidInput
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.jobs.id_list import pack, unpack

@@ -19,7 +19,7 @@ from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
 from batonq.node.clock import clock_time, iso_time
 from batonq.node.messages.log_reader import read_message
 from batonq.node.operations.status_page import duration
-from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.host import ShardHost, committed
 
 PAGE_MAX = 100
 SHOWN_BYTES_MAX = 4096  # of a body, and of an attribute's value
@@ -60,9 +60,7 @@ async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> 
     else:
         raise OverLimit("The queue changes too fast to find this position. Retry.")
     views = host.shard.views(slot, limit)
-    point = host.point()
-    if point is not None:
-        await point
+    await committed(host)
     peeked: list[Peeked] = []
     read_bytes = 0
     for view in views:

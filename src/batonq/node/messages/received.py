@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple
 
-from batonq.core.commands import Lease, Leases
+from batonq.core.commands import Failure, Lease, Leases
 from batonq.core.ids import message_id, message_ids
 from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload, Payloads, columns_of
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.state.messages import Failure
 from batonq.errors import LogError, MessageGone
 from batonq.log.interface import Log
 from batonq.node.events import AlarmBoard

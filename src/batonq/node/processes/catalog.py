@@ -24,7 +24,7 @@ from batonq.node import events
 from batonq.node.catalog.catalog_host import Changed
 from batonq.node.cluster.catalog import COMMANDS, SharedCatalog
 from batonq.node.context import NodeContext
-from batonq.node.shard_host.recovery import Folder, Recovery
+from batonq.node.shard_host.recovery import LogReplay, Recovery
 
 T = TypeVar("T")
 FRAMES = "frames"
@@ -75,7 +75,7 @@ class ProcessCatalog(SharedCatalog):
         self._asked = asyncio.Event()
         self._come_to: dict[int, int] = {}  # per process: the frame that it asked for last
         self._replica: Catalog | None = None
-        self._folding: Folder
+        self._folding: LogReplay
         self._chain: Chain | None = None  # None: from the beginning
         self._tailing: asyncio.Task[None] | None = None
 
@@ -208,7 +208,7 @@ class ProcessCatalog(SharedCatalog):
         self._heard_s = self._loop.time()
         if chain is None:
             chain = self._chain = Chain(CATALOG_SHARD, self._context.cluster, start)
-            self._folding = Folder(Catalog(self._rules))
+            self._folding = LogReplay(Catalog(self._rules))
         for frame in frames_of(data, chain, "the catalog"):
             self._folding(frame)
         if chain.number >= stop:

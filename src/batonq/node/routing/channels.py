@@ -19,7 +19,7 @@ from batonq.log.cancellation import end
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.log_reader import make_arrival
 from batonq.node.routing.ports import ShardPort
-from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
 
 RETRY_FIRST_S = 0.05
@@ -113,9 +113,7 @@ class Channels:
         entries = host.shard.pending_entries(destination, 0, self._window_entries)
         if not entries:
             return False
-        point = host.point()
-        if point is not None:
-            await point
+        await committed(host)
         arrivals: list[Arrival] = []
         total = 0
         for entry in entries:

@@ -20,7 +20,7 @@ from batonq.errors import BatonError, OverLimit
 from batonq.node.messages.received import Received
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
-from batonq.node.routing.submission import Done, Waiting, tell, told
+from batonq.node.routing.submission import Done, Waiting, client_error, tell
 from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 from batonq.node.tasks import Tasks
 
@@ -145,7 +145,7 @@ class RemoteShard:
             if len(outcomes) != len(commands):
                 raise ValueError(f"{len(commands)} commands got {len(outcomes)} outcomes")
         except Exception as problem:
-            return [told(problem)] * len(commands)
+            return [client_error(problem)] * len(commands)
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, Received) and isinstance(command, Receive) and not command.attempt:
                 self._can_be_given_back(command.queue, outcome)

@@ -13,7 +13,7 @@ from batonq.node.jobs.redrive_scan import Sample, examine_all
 from batonq.node.messages.peek import Peeked, look
 from batonq.node.messages.received import Deliveries, Delivery, Received
 from batonq.node.routing.ports import JobView
-from batonq.node.routing.submission import Done, Waiting, tell, told
+from batonq.node.routing.submission import Done, Waiting, client_error, tell
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
 from batonq.node.tasks import Tasks
@@ -92,7 +92,7 @@ class LocalShard:
         """Give back leased messages that cannot be handed over, so that another consumer can receive them."""
         if not command.attempt:
             host.give_back(command.queue, leases.claims())
-        tell(done, told(problem))
+        tell(done, client_error(problem))
 
     # --- other operations
 

@@ -24,9 +24,9 @@ from batonq.node.catalog.queue_control import Queue
 from batonq.node.messages.peek import Peeked
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Delivery, Received
 from batonq.node.routing.ports import ShardPort
-from batonq.node.routing.sdk_retry import NamedSends, Results, results_of
 from batonq.node.routing.shard_attempts import Offer, Offering
 from batonq.node.routing.spread_long_poll import Room
+from batonq.node.routing.spread_sdk_retry import NamedSends, Results, results_of
 from batonq.node.routing.submission import submitted
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.tasks import Tasks

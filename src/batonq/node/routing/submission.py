@@ -35,7 +35,7 @@ def tell(done: Done, outcome: object) -> None:
         events.logger.exception("a response could not be written")
 
 
-def told(problem: BaseException) -> BatonError:
+def client_error(problem: BaseException) -> BatonError:
     """The error that a client is told for a problem. An unexpected problem is described in the server's log."""
     if isinstance(problem, BatonError):
         return problem.with_traceback(None)  # a traceback would keep the command in memory

@@ -23,6 +23,7 @@ from batonq.core.commands import (
     Command,
     Delete,
     Failing,
+    Failure,
     Leases,
     Nack,
     Once,
@@ -30,11 +31,10 @@ from batonq.core.commands import (
     Send,
     Sent,
 )
-from batonq.core.shard.state.messages import Failure
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Received
 from batonq.node.routing.ports import ShardOperations, ShardPort
-from batonq.node.routing.submission import submitted, told
+from batonq.node.routing.submission import client_error, submitted
 
 CONTENT_TYPE = "application/msgpack"
 SUBMIT = "submit"  # the operation that executes commands
@@ -232,10 +232,10 @@ def encode_problem(problem: BatonError) -> bytes:
 def decode_problem(data: bytes) -> BatonError:
     """The error that a whole call ended with."""
     try:
-        told = _problem.decode(data)
+        problem = _problem.decode(data)
     except msgspec.DecodeError:
         return BatonError(f"The other node returned an unknown error: {data[:200]!r}")
-    return _error(told)
+    return _error(problem)
 
 
 def _heard(value: Any) -> Any:
@@ -263,7 +263,7 @@ async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
         try:
             return [await submitted(port.submit, commands[0])]
         except Exception as problem:
-            return [told(problem)]
+            return [client_error(problem)]
     tasks = [asyncio.ensure_future(submitted(port.submit, command)) for command in commands]
     try:
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -272,7 +272,7 @@ async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
             if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
                 task.result().give_back()
         raise
-    return _fitting([told(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes])
+    return _fitting([client_error(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes])
 
 
 def _fitting(outcomes: list[Any]) -> list[Any]:

@@ -1,7 +1,8 @@
 """Groups of commands: what arrived in one turn of the event loop is executed together.
 
-A group has the commands of one kind for one queue. It is executed just before the open frame is sealed, in parts that
-fit into the frame. Each command gets its outcome when the frame is committed.
+A group has the commands of one kind for one queue. It is executed just before the open frame is sealed, or at the end
+of the turn while another frame is being written, in parts that fit into the frame. Each command gets its outcome when
+the frame is committed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from batonq.core.commands import ChangeVisibility, Command, Delete, Leases, Nack
 from batonq.core.limits import GROUP_MESSAGES_MAX
 from batonq.core.records import ROW_WORDS
 from batonq.errors import BatonError, OverLimit, Unavailable
-from batonq.node.routing.submission import Done, tell, told
+from batonq.node.routing.submission import Done, client_error, tell
 from batonq.node.settings import MIB, Settings
 from batonq.node.shard_host.group_commit import GroupCommit, Reply
 from batonq.node.shard_host.waiters import Poll
@@ -103,9 +104,10 @@ class CommandGroups:
 
     def _refuse(self, some: Sequence[Submitted], problem: Exception) -> None:
         """Tell these requests why they could not be executed."""
-        outcome = (
-            told(problem) if self._host.serving else Unavailable(self._host.why)
-        )  # else the shard restarts from its log
+        host = self._host
+        if not host.serving:  # the problem has ended the host; the shard restarts from its log
+            problem = Unavailable(host.why)
+        outcome = client_error(problem)
         for _, done, _ in some:
             tell(done, outcome)
 
@@ -115,7 +117,7 @@ class CommandGroups:
         """Execute requests of one queue, part by part. Each gets its outcome when that is committed."""
         for some in parts:
             try:
-                now_ms = self._host.begin(adds=adds)
+                now_ms = self._host.admit(adds=adds)
                 outcomes = self._host.run(decide, [one[0] for one in some], now_ms)
             except Exception as problem:
                 self._refuse(some, problem)
@@ -150,7 +152,7 @@ class CommandGroups:
         commands = [poll.command for poll in polls]
         queue = commands[0].queue
         try:
-            now_ms = self._host.begin()
+            now_ms = self._host.admit()
             if self._host.polls.count(queue):
                 self._host.polls.serve_first(queue, len(polls))
             outcomes = self._host.run(self._shard.receive, commands, now_ms)

@@ -2,8 +2,8 @@
 
 A command has changed the state and put its records into the open frame before any client is told. Its reply is released
 when the newest frame that the decision depends on is committed. That is the open frame if it holds anything, else the
-frame in flight; with neither, the reply is released at once. While one frame is written the next one fills, so batches
-grow with load.
+frame in flight; with neither, the reply is released at once. A disk that syncs fast is synced on the event loop, a slow
+one on a thread; then the next frame fills meanwhile.
 
 A reply that waits for no record of its own is only valid while this node owns the shard. While ownership is not
 assured, such replies are refused. A frame that gets committed proves that the node was still the owner.
@@ -27,7 +27,7 @@ from batonq.errors import BatonError, Unavailable
 from batonq.log import frames
 from batonq.log.interface import Log
 from batonq.node import events
-from batonq.node.routing.submission import Done
+from batonq.node.routing.submission import Done, tell
 
 
 class Machine(Protocol):
@@ -146,8 +146,8 @@ class GroupCommit:
         self._failed = False  # from then on nothing is scheduled, and everything is answered with `_why`
         self._why = NOT_ASSURED
         self._current: list[asyncio.Future[None]] = []  # released by the frame in flight
-        self._next: list[asyncio.Future[None]] = []  # released by the open frame, which had
-        self._next_number = machine.frame.number  # this number when they were added
+        self._next: list[asyncio.Future[None]] = []  # released by the open frame
+        self._next_number = machine.frame.number  # number of the open frame when `_next` and `_next_replies` were added
         self._rolled: deque[_Waiting] = deque()  # released by frames that are sealed and not in flight yet
         self._rolled_count = 0
         self._current_replies: list[Reply] = []
@@ -429,9 +429,6 @@ def _never() -> bool:
 
 
 def _tell_all(replies: list[Reply], problem: BatonError | None = None) -> None:
-    """Call every callback: one that raises must not keep the others from being called."""
+    """Call every callback, with its outcome or with the problem that all of them met."""
     for done, outcome in replies:
-        try:
-            done(outcome if problem is None else problem)
-        except Exception:
-            events.logger.exception("a response could not be written")
+        tell(done, outcome if problem is None else problem)

@@ -171,7 +171,7 @@ class ShardHost:
             self.commit.abandon(problem)
             raise
 
-    def begin(self, *, adds: bool = False) -> int:
+    def admit(self, *, adds: bool = False) -> int:
         """Check that a command can be accepted, and return the current time.
 
         A command that `adds` messages needs more free space.
@@ -194,8 +194,8 @@ class ShardHost:
             frame.roll()
         return self._clock.now_ms()
 
-    def begin_own(self) -> int:
-        """Like `begin`, for work that the shard owes: a full open frame is no reason to refuse it.
+    def admit_own(self) -> int:
+        """Like `admit`, for work that the shard owes: a full open frame is no reason to refuse it.
 
         The amount of such work is bounded by what was accepted before.
         """
@@ -227,7 +227,7 @@ class ShardHost:
         if not claims or not self.serving:
             return
         try:
-            self.run(self.shard.give_back, queue, claims, self.begin_own())
+            self.run(self.shard.give_back, queue, claims, self.admit_own())
         except BatonError:
             return  # the messages become visible again when their leases expire
         self.commit.kick()
@@ -250,7 +250,7 @@ class ShardHost:
                 break
             change = ChangeVisibility(queue, leases.claims(), [visibility_ms] * len(leases), strict=True)
             try:
-                decided_ms = self.begin_own()
+                decided_ms = self.admit_own()
                 results = self.run(self.shard.change_visibility, change, decided_ms, by_attempt=bool(attempt))
                 # A lease that expired meanwhile must not be handed over.
                 kept = [at for at, result in enumerate(results) if not isinstance(result, BatonError)]
@@ -372,11 +372,11 @@ class ShardHost:
     # --- queues ---------------------------------------------------------------------------------------
 
     def set_policy(self, policy: QueuePolicy) -> None:
-        self.run(self.shard.set_policy, policy, self.begin_own())
+        self.run(self.shard.set_policy, policy, self.admit_own())
 
     def close_queue(self, queue: int, version: int) -> None:
         """Tell everyone who waits on a deleted queue that it is gone. `purge` removes its messages."""
-        self.run(self.shard.close_queue, queue, version, self.begin_own())
+        self.run(self.shard.close_queue, queue, version, self.admit_own())
         self.shard.woken.add(queue)
         self.polls.woken()
 
@@ -385,22 +385,22 @@ class ShardHost:
 
         Returns the number of messages removed, and whether the purge is complete.
         """
-        return self.run(self.shard.purge, queue, self.begin(), through)
+        return self.run(self.shard.purge, queue, self.admit(), through)
 
     def counters(self, queue: int) -> Counters:
-        self.run(self.shard.advance, self.begin())
+        self.run(self.shard.advance, self.admit())
         return self.shard.counters(queue)
 
     def seek(self, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
         """Do one step towards a position in a queue, after everything due has been recorded; see Shard.seek."""
-        self.run(self.shard.advance, self.begin())
+        self.run(self.shard.advance, self.admit())
         return self.run(self.shard.seek, queue, after_sequence, slot, sequence)
 
     # --- between shards -----------------------------------------------------------------------
 
     def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         """Accept entries of a channel from another shard. Returns (number, verdict) per entry."""
-        now_ms = self.begin(adds=True)
+        now_ms = self.admit(adds=True)
         self.shard.check_arrivals(arrivals)  # an error of the source must not stop this shard
         results = self.run(self.shard.arrive, arrivals, now_ms)
         if self.shard.woken:
@@ -408,18 +408,18 @@ class ShardHost:
         return results
 
     def settle(self, destination_shard: int, results: Sequence[tuple[int, int]]) -> None:
-        self.run(self.shard.settle, destination_shard, results, self.begin())
+        self.run(self.shard.settle, destination_shard, results, self.admit())
         if self.shard.woken:
             self.polls.woken()
 
     def filled_queues(self) -> list[int]:
         """The queues that have messages to deliver."""
-        self.run(self.shard.advance, self.begin())
+        self.run(self.shard.advance, self.admit())
         return self.run(self.shard.filled_queues)
 
     def hint(self, queue: int) -> Hint:
         """What a receive would find in the queue."""
-        self.run(self.shard.advance, self.begin())
+        self.run(self.shard.advance, self.admit())
         return self.run(self.shard.hint, queue)
 
 

@@ -11,11 +11,11 @@ from batonq.errors import BatonError, InvalidInput, OwnershipHeld
 from batonq.log import layout
 from batonq.log.backend import LogStore
 from batonq.log.disk import Disk
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.intake import MirrorSettings
-from batonq.log.interface import Leases, Log, Ownership
-from batonq.log.mirrored import MirroredLog
+from batonq.log.interface import Log, Ownership, OwnershipLeases
 from batonq.log.opening import OnFrame, Start
+from batonq.log.replicated_log import MirroredLog
 from batonq.node import events
 
 LEASE_RETRY_S = 0.2
@@ -112,7 +112,7 @@ class HeldLeases:
     The leases are released when the node stops.
     """
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: OwnershipLeases) -> None:
         self._leases = leases
 
     async def acquire(self, shard: int, above: int = 0) -> int:
@@ -126,7 +126,7 @@ class StoreLogs:
     """Logs in a store, with mirrors in the data directory. A shard's lease is taken before its log is read."""
 
     def __init__(
-        self, data: str, *, store: LogStore, leases: Leases, patience_s: float, disk: Disk | None = None
+        self, data: str, *, store: LogStore, leases: OwnershipLeases, patience_s: float, disk: Disk | None = None
     ) -> None:
         self.cluster = store.cluster
         self.replicas = store.replicas

@@ -47,7 +47,7 @@ class Host(Protocol):
     def frame_is_full(self) -> bool: ...
     def now_ms(self) -> int: ...
     def make_room(self) -> None: ...
-    def begin(self, *, adds: bool = False) -> int: ...
+    def admit(self, *, adds: bool = False) -> int: ...
     def run(self, command: Callable[..., Any], *arguments: Any) -> Any: ...
 
 
@@ -58,8 +58,8 @@ class LongPolls:
         self._waiters = Waiters(settings.waiters_per_queue_max, settings.waiters_max)
         self._served_rows_max = min(SERVED_ROWS_MAX, settings.frame_rows_max)
         self._unserved: dict[int, None] = {}  # queues that may have messages for waiters
-        self._ready: list[int] = []  # queues with messages that
-        self._to_ask: deque[Watcher] = deque()  # these watchers have not been asked about yet
+        self._ready: list[int] = []  # queues with messages, about which watchers are to be asked
+        self._to_ask: deque[Watcher] = deque()  # the watchers that have not been asked about them yet
         self._retry: asyncio.TimerHandle | None = None
         self.answers_at_once = False  # set while the node is stopping: no receive may wait
 
@@ -146,7 +146,7 @@ class LongPolls:
             if budget is not None:
                 return self._lease(command, budget)
             try:
-                now_ms = host.begin()
+                now_ms = host.admit()
             except BatonError:
                 # A receive that goes on to wait is served when the shard can serve again.
                 self._unserved[command.queue] = None

@@ -15,7 +15,7 @@ from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
 from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
-from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import KeeperState, ShardKeeper
 from batonq.node.shard_host.snapshot_schedule import SnapshotSchedule
 from batonq.node.shard_host.truncation import Truncation
@@ -140,9 +140,7 @@ class Maintenance:
                 if state is None or (state.messages and state.messages == state.owed):
                     break  # messages on their way to another shard are removed when they are settled
                 _, done = host.purge(queue, None)
-                point = host.point()
-                if point is not None:
-                    await point
+                await committed(host)
 
     async def rotate_receipt_key(self) -> None:
         """Start using a new receipt key when it is time, and keep the keys in use equal to the catalog's."""

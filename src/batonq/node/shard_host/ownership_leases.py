@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 
 from batonq.errors import BatonError, Fenced
-from batonq.log.interface import Leases
+from batonq.log.interface import OwnershipLeases
 from batonq.node import events
 from batonq.node.events import AlarmBoard
 from batonq.node.shard_host.log_stores import StoreLogs
@@ -21,7 +21,7 @@ class LeaseKeeper:
     def __init__(
         self,
         logs: StoreLogs,
-        leases: Leases,
+        leases: OwnershipLeases,
         *,
         term_s: float,
         alarms: AlarmBoard,

@@ -1,8 +1,8 @@
-"""Opens a shard, at start and after each failure: folds snapshot and log into state, then takes ownership.
+"""Opens a shard, at start and after each failure: replays snapshot and log, then takes ownership.
 
 The newest valid snapshot saves reading the log from its beginning. Every frame after the snapshot is read once, checked
-and folded. The new owner's first record is its epoch, with the time base and the grace that running leases get for the
-outage.
+and replayed. The new owner's first record is its epoch, with the time base and the grace that running leases get for
+the outage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log import layout
 from batonq.log.disk import Disk
-from batonq.log.files import FileLogSettings
+from batonq.log.file_log import FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Log
 from batonq.log.opening import Start
@@ -31,7 +31,7 @@ from batonq.node.shard_host.log_stores import Logs
 T = TypeVar("T")
 
 
-class Folder:
+class LogReplay:
     """Folds frames into a shard, or into the catalog, in the order of the log."""
 
     def __init__(self, machine: Shard | Catalog, from_snapshot: bool = False) -> None:
@@ -73,7 +73,7 @@ def snapshot_store(data_directory: str, shard: int, disk: Disk | None = None) ->
 
 
 class Recovery:
-    """Opens a node's logs, and folds them into state."""
+    """Opens a node's logs, and replays them."""
 
     def __init__(
         self,
@@ -115,13 +115,13 @@ class Recovery:
     async def read_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
         """Fold the catalog's log to its end, without taking ownership."""
         catalog = Catalog(rules)
-        folder = Folder(catalog)
+        replay = LogReplay(catalog)
         settings = FileLogSettings(
             segment_bytes=min(self._log_settings.segment_bytes, self._settings.catalog_segment_bytes),
             free_floor_bytes=self._log_settings.free_floor_bytes,
             background=self._log_settings.background,
         )
-        return catalog, await self._open(layout.CATALOG_SHARD, settings, None, folder)
+        return catalog, await self._open(layout.CATALOG_SHARD, settings, None, replay)
 
     async def _own(self, machine: Shard | Catalog, log: Log, opened: Opened | None) -> None:
         await self._logs.ownership.release(log.shard)
@@ -143,13 +143,13 @@ class Recovery:
         for problem in store.passed_over:
             events.warning("snapshot_passed_over", f"A snapshot cannot be used: {problem}", shard=number)
         try:
-            return await self._fold_shard(number, snapshot)
+            return await self._replay_shard(number, snapshot)
         except LogGap as gap:
             # The log was truncated past the snapshot, or past a mirror. The log alone rebuilds the state.
             events.info("folding_anew", gap.message, shard=number)
-            return await self._fold_shard(number, None)
+            return await self._replay_shard(number, None)
 
-    async def _fold_shard(self, number: int, snapshot: Snapshot | None) -> Opened:
+    async def _replay_shard(self, number: int, snapshot: Snapshot | None) -> Opened:
         shard = Shard(number, self._settings.shard_limits)
         frame_number = 0
         start = None
@@ -158,27 +158,27 @@ class Recovery:
             sections = snapshot.sections
             await self._apart(lambda: shard.load(sections))
             sections.clear()
-        folder = Folder(shard, snapshot is not None)
-        log = await self._open(number, self._log_settings, start, folder)
-        return Opened(shard, log, frames_folded=folder.frames, snapshot_frame=frame_number)
+        replay = LogReplay(shard, snapshot is not None)
+        log = await self._open(number, self._log_settings, start, replay)
+        return Opened(shard, log, frames_folded=replay.frames, snapshot_frame=frame_number)
 
-    async def _open(self, shard: int, settings: FileLogSettings, start: Start | None, folder: Folder) -> Log:
-        log = await self._logs.open(shard, settings, start, folder)
+    async def _open(self, shard: int, settings: FileLogSettings, start: Start | None, replay: LogReplay) -> Log:
+        log = await self._logs.open(shard, settings, start, replay)
         try:
-            folder.finish(log)
+            replay.finish(log)
         except BaseException:
             log.close()
             raise
         return self._adapt_log(log)
 
 
-def fold_log(shard: Shard, log: Log) -> int:
+def replay_log(shard: Shard, log: Log) -> int:
     """Fold a whole log that is already open (in memory, or of a simulator). Returns its number of frames."""
-    folder = Folder(shard)
+    replay = LogReplay(shard)
     for frame in log.frames(log.first):
-        folder(frame)
-    folder.finish(log)
-    return folder.frames
+        replay(frame)
+    replay.finish(log)
+    return replay.frames
 
 
 def _as_it_is(log: Log) -> Log:

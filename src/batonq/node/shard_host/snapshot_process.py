@@ -1,7 +1,7 @@
 """Makes a snapshot of a shard in its own process: `python -m batonq.node.shard_host.snapshot_process DATA SHARD`.
 
-The process folds what is known to be committed onto the newest snapshot. It never touches the files that the serving
-process writes, and the serving process deletes no segment while this process runs.
+The process replays what is known to be committed on top of the newest snapshot. It never touches the files that the
+serving process writes, and the serving process deletes no segment while this process runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from batonq.log import committed, layout
 from batonq.log.disk import Disk, RealDisk
 from batonq.log.frames import Frame
 from batonq.log.reading import Chain, read_frames
-from batonq.node.shard_host.recovery import Folder, snapshot_store
+from batonq.node.shard_host.recovery import LogReplay, snapshot_store
 
 NICENESS = 10
 NOTHING_NEW = 3
@@ -41,7 +41,7 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
     shard = Shard(shard_number)
     if snapshot is not None:
         shard.load(snapshot.sections)
-    folder = Folder(shard, snapshot is not None)
+    replay = LogReplay(shard, snapshot is not None)
     chain = Chain(shard_number, None, firsts[0])
     for segment_first, following in pairwise([*firsts, stop] if stop > firsts[-1] else firsts):
         if following <= first:
@@ -54,7 +54,7 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
                     f"{path}: the snapshot of frame {first - 1} belongs to another log. Remove the snapshot."
                 )
             if frame.number >= first:
-                folder(frame)
+                replay(frame)
     if shard.before_base:
         return None  # the Base that completes the state comes later in the log
     assert chain.digest is not None

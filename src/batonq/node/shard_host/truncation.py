@@ -87,7 +87,7 @@ class Truncation:
             await self._carry(slots, until)
         while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: messages that share payloads
             await self._carry(left, until)
-        self._base_bytes = host.shard.write_base(until, self._clock.now_ms(), log.frame_bytes_max)
+        self._base_bytes = host.run(host.shard.write_base, until, self._clock.now_ms(), log.frame_bytes_max)
         await self._committed()
         before = log.bytes_retained()
         log.drop_front(until)
@@ -146,7 +146,7 @@ class Truncation:
             return 0  # deleted, or carried already
         payload = log.read_variable(place.position, place.offset, place.length)
         overlays = [record_variable(log, overlay) for overlay in place.overlays]
-        shard.carry(slot, payload, overlays, self._clock.now_ms())
+        self.host.run(shard.carry, slot, payload, overlays, self._clock.now_ms())
         return place.length
 
     async def _committed(self) -> None:

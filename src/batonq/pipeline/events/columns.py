@@ -28,7 +28,7 @@ from batonq.pipeline.events.plain import attribute_pairs
 from batonq.pipeline.events.ranges import pieces, runs, windows
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, REASONS, STATES, arrow_type
 
-# payload._HEADER, state.CARRIED_PREFIX and the start of state.ARRIVED_PREFIX, as numpy types.
+# payload._HEADER, records.CARRIED_PREFIX and the start of records.ARRIVED_PREFIX, as numpy types.
 _PAYLOAD = np.dtype(
     [
         ("version", "u1"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from batonq.core.commands import Arrival
 from batonq.core.ids import key_hash
 from batonq.core.records import ARRIVED_NOTED, ARRIVED_PREFIX, ArrivedFlag, Reason, Type, skip
-from batonq.core.shard.clock import Clock
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.messages import Messages
@@ -15,19 +15,19 @@ from batonq.errors import LogCorrupt
 
 
 class ChannelCommands:
-    def __init__(self, messages: Messages, clock: Clock, arrivals: Arrivals, transfers: Transfers) -> None:
+    def __init__(self, messages: Messages, expiry: Expiry, arrivals: Arrivals, transfers: Transfers) -> None:
         self.journal = messages.journal
         self.number = self.journal.number
         self.frame = messages.frame
         self.columns = messages.columns
         self.queues = messages.queues
-        self.clock = clock
+        self.expiry = expiry
         self.arrivals = arrivals
         self.transfers = transfers
 
     def settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """Apply the destination's answer: (number, verdict) of entries that this shard owed it."""
-        self.transfers.settle(shard, results, self.clock.begin(now))
+        self.transfers.settle(shard, results, self.expiry.begin(now))
 
     def check_arrivals(self, arrivals: Sequence[Arrival]) -> None:
         """Raise LogCorrupt if the entries do not follow those that arrived before, or if the verdict on a repeated
@@ -57,7 +57,7 @@ class ChannelCommands:
         first verdict again.
         """
         self.check_arrivals(arrivals)
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         results: list[tuple[int, int]] = []
         for arrival in arrivals:
             incoming = self.arrivals.incoming.get(arrival.source_shard)

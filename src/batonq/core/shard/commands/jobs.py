@@ -20,7 +20,7 @@ from batonq.core.commands import Chosen, Job
 from batonq.core.ids import key_hash
 from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
 from batonq.core.records import CARRIED_PREFIX, EDITED_PREFIX, Reason, State, Type, skip
-from batonq.core.shard.clock import Clock
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.transfers import NO_QUEUE, Transfers
 from batonq.core.shard.state.columns import NIL
@@ -62,7 +62,7 @@ class JobCommands:
     def __init__(
         self,
         messages: Messages,
-        clock: Clock,
+        expiry: Expiry,
         search: QueueSearch,
         arrivals: Arrivals,
         transfers: Transfers,
@@ -74,7 +74,7 @@ class JobCommands:
         self.messages = messages
         self.columns = messages.columns
         self.queues = messages.queues
-        self.clock = clock
+        self.expiry = expiry
         self.search = search
         self.arrivals = arrivals
         self.transfers = transfers
@@ -87,7 +87,7 @@ class JobCommands:
 
     def start_job(self, job: Job, now: int) -> Job:
         """Start moving the messages that are now in a dead-letter queue, or the DEAD messages of another queue."""
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
             raise QueueDoesNotExist()
@@ -110,7 +110,7 @@ class JobCommands:
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no running job with this id.")
-        self.jobs.set(replace(job, state="CANCELLING"), self.clock.begin(now))
+        self.jobs.set(replace(job, state="CANCELLING"), self.expiry.begin(now))
         return self.jobs[job_id]
 
     def pause_job(self, job_id: str, why: str, now: int) -> Job:
@@ -119,7 +119,7 @@ class JobCommands:
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no running job with this id.")
         if job.state == "RUNNING":
-            self.jobs.set(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), self.clock.begin(now))
+            self.jobs.set(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), self.expiry.begin(now))
         return self.jobs[job_id]
 
     def resume_job(self, job_id: str, now: int) -> Job:
@@ -128,7 +128,7 @@ class JobCommands:
         if job is None or job.state not in ("RUNNING", "PAUSED"):
             raise JobNotFound("There is no paused job with this id.")
         if job.state == "PAUSED":
-            now = self.clock.begin(now)
+            now = self.expiry.begin(now)
             moved, died = job.moved, job.died_again
             marked = replace(job, mark_moved=moved, mark_died=died, next_moved=moved, next_died=died)
             self.jobs.set(replace(marked, state="RUNNING", why="", resumed_ms=now), now)
@@ -138,7 +138,7 @@ class JobCommands:
         """Fail a job that node/ found to be impossible as requested."""
         job = self.jobs.get(job_id)
         if job is not None and job.state == "RUNNING":
-            now = self.clock.begin(now)
+            now = self.expiry.begin(now)
             self.jobs.set(replace(job, state="FAILED", why=why, ended_ms=now), now)
 
     # --- a step ----------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class JobCommands:
         Afterwards `to_examine` holds the jobs that wait for node/ to choose messages, and how many it may choose for
         each.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         self.to_examine.clear()
         active = [self.jobs[job_id] for job_id in self.jobs.active]
         running = [job for job in active if job.state != "PAUSED"]
@@ -303,7 +303,7 @@ class JobCommands:
         message was refused, the choice is dropped and node/ examines messages from there. Returns when to call
         `step_jobs` again.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         job = self.jobs.get(job_id)
         queue = self.queues.get(job.source) if job is not None else None
         if job is None or job.state != "RUNNING" or job.cursor != cursor or queue is None or queue.closed:

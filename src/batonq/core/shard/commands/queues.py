@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
-from batonq.core.shard.clock import Clock
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.messages import Messages
 
 
 class QueueCommands:
-    def __init__(self, messages: Messages, clock: Clock) -> None:
+    def __init__(self, messages: Messages, expiry: Expiry) -> None:
         self.journal = messages.journal
         self.frame = messages.frame
         self.messages = messages
         self.columns = messages.columns
         self.queues = messages.queues
-        self.clock = clock
+        self.expiry = expiry
 
     def take_ownership(self, epoch: int, base_ms: int, grace_ms: int) -> None:
         """Write the first record of a new owner. Running leases are extended by `grace_ms`."""
@@ -26,14 +26,14 @@ class QueueCommands:
         self.messages.on_epoch(epoch, base_ms, grace_ms)
 
     def set_policy(self, policy: QueuePolicy, now: int) -> None:
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         w6 = self.frame.put(policy.encode())
         self.frame.add(Type.POLICY_SET | policy.queue << 32, policy.version, now, 0, 0, 0, w6, 0)
         self.messages.on_policy(policy)
 
     def close_queue(self, number: int, version: int, now: int) -> None:
         """Close a deleted queue: it accepts no more commands. `purge` then removes its messages."""
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.messages.queue_state(number)
         self.frame.add(Type.QUEUE_CLOSED | number << 32, version, now, 0, 0, 0, 0, 0)
         queue.closed = True
@@ -45,7 +45,7 @@ class QueueCommands:
         Returns the number of removed messages and whether the purge is complete; call again until it is. If the queue
         had no messages when its purge began, `through` is 0: nothing is removed, and the purge is complete.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.queues[number]
         columns = self.columns
         if through is None:

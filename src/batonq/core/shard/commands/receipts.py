@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from batonq.core.commands import ChangeVisibility, Claim, Delete, Failing, Nack
 from batonq.core.records import DeletedFlag, LeaseFlag, Reason, State, Type
 from batonq.core.retry import parse_retry
-from batonq.core.shard.clock import Clock
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.effects.message_runs import MessageRuns
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.shard.moves.returns import Returns
 from batonq.core.shard.state.columns import as_run, counted, joined
@@ -28,12 +28,12 @@ _ACKNOWLEDGED = int(Type.DELETED) | int(Reason.ACK) << 24
 
 class ReceiptCommands:
     def __init__(
-        self, messages: Messages, clock: Clock, records: MessageRecords, runs: MessageRuns, returns: Returns
+        self, messages: Messages, expiry: Expiry, records: MessageRecords, runs: MessageRuns, returns: Returns
     ) -> None:
         self.frame = messages.frame
         self.messages = messages
         self.columns = messages.columns
-        self.clock = clock
+        self.expiry = expiry
         self.records = records
         self.runs = runs
         self.returns = returns
@@ -65,7 +65,7 @@ class ReceiptCommands:
         Claims that every rule allows are written as one run: for all requests together, otherwise per request,
         otherwise per claim. Raises QueueDoesNotExist.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.messages.queue_state(commands[0].queue)
         if len(commands) > 1:
             claims = [claim for command in commands for claim in command.claims]
@@ -166,7 +166,7 @@ class ReceiptCommands:
         `by_attempt` means that the change does not come from the holder, so the receive's attempt id stays valid for
         these leases.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.messages.queue_state(command.queue)
         columns = self.columns
         results: list[int | BatonError] = []
@@ -196,14 +196,14 @@ class ReceiptCommands:
         """End leases whose answer was never sent. No consumer got the messages, so no receive is counted. Claims
         that are not current leases are skipped.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         self.messages.queue_state(number)
         for claim in map(Claim._make, claims):
             if self.standing(number, claim, now) is Standing.HELD:
                 self.returns.end_lease(claim.slot, now, now, Reason.RELEASED, charged=False)
 
     def nack(self, command: Nack, now: int) -> list[BatonError | None]:
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.messages.queue_state(command.queue)
         pairs = zip(map(Claim._make, command.claims), command.failings, strict=True)
         return [self._nack(queue, claim, failing, now) for claim, failing in pairs]

@@ -1,6 +1,6 @@
 """The Receive command: leases on the next messages of a queue, in the order that ready_order.py decides.
 
-An expired message is never leased, even if more messages expire at once than clock.py has recorded so far.
+An expired message is never leased, even if more messages expire at once than expiry.py has recorded so far.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from batonq.core.commands import Leases, Receive
 from batonq.core.records import LeaseFlag, State, Type, encode_notes
-from batonq.core.shard.clock import Clock
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.effects.message_runs import FIRST_LEASE, MessageRuns
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.returns import Returns
 from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
 from batonq.core.shard.state.columns import NIL
@@ -31,7 +31,7 @@ class ReceiveCommands:
     given_up = 0  # expired or exhausted messages that the current receives have found, in total
 
     def __init__(
-        self, messages: Messages, clock: Clock, records: MessageRecords, runs: MessageRuns, returns: Returns
+        self, messages: Messages, expiry: Expiry, records: MessageRecords, runs: MessageRuns, returns: Returns
     ) -> None:
         self.journal = messages.journal
         self.frame = messages.frame
@@ -39,7 +39,7 @@ class ReceiveCommands:
         self.columns = messages.columns
         self.lines = messages.lines
         self.attempts = messages.attempts
-        self.clock = clock
+        self.expiry = expiry
         self.records = records
         self.runs = runs
         self.returns = returns
@@ -50,7 +50,7 @@ class ReceiveCommands:
 
         Raises QueueDoesNotExist. A request gets OverLimit as its outcome if too many messages are in flight.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         self.given_up = 0
         queue = self.messages.queue_state(commands[0].queue)
         if not queue.fifo:

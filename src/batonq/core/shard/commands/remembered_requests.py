@@ -27,8 +27,8 @@ from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.spread import parse
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit
 
-REQUEST_WINDOW_MS = 120_000  # after this time an SDK no longer retries a request
-INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
+SDK_NAME_WINDOW_MS = 120_000  # after this time an SDK no longer retries a request
+SDK_NAME_WINDOW_S = SDK_NAME_WINDOW_MS // 1000
 ONCE_WINDOW_MIN_MS = 128_000  # a window this long marks an Idempotency-Key; SDK names have shorter ones
 _NOT_TAKEN = "The shard had no room for this message when the request was first made. Send it in a new request."
 _KEYS_FULL = (
@@ -149,11 +149,11 @@ class RememberedRequests:
         with `first_sequence` 0 too, this shard does not accept it. At the limit, the oldest name is forgotten early.
         """
         requests = self.table
-        if requests.count(INVOCATION_WINDOW_S) >= self.journal.limits.invocations_max:
-            oldest = requests.oldest(INVOCATION_WINDOW_S)
+        if requests.count(SDK_NAME_WINDOW_S) >= self.journal.limits.sdk_names_max:
+            oldest = requests.oldest(SDK_NAME_WINDOW_S)
             if oldest and oldest != key:
                 self._request(number, oldest, 0, 0, now, 0)
-        self._request(number, key, first_sequence, count, now, now + REQUEST_WINDOW_MS)
+        self._request(number, key, first_sequence, count, now, now + SDK_NAME_WINDOW_MS)
 
     def _request(self, number: int, key: int, first_sequence: int, count: int, now: int, until: int) -> None:
         self.frame.add(_REQUESTED | number << 32, first_sequence, now, until, count, key, 0, 0)
@@ -179,7 +179,7 @@ class RememberedRequests:
             problem: BatonError | None = None
             if self.table.get(name, now // 1000) is not None:
                 problem = IdempotencyConflict()
-            elif self.table.full(now // 1000, self.journal.limits.requests_max, INVOCATION_WINDOW_S):
+            elif self.table.full(now // 1000, self.journal.limits.idempotency_keys_max, SDK_NAME_WINDOW_S):
                 problem = OverLimit(_KEYS_FULL)
             if problem is not None:
                 return refused(self.number, command, problem) if count else outcome(self.number, [problem])

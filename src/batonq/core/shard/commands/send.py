@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batonq.core.commands import Send, Sent
-from batonq.core.shard.clock import Clock
 from batonq.core.shard.commands.new_messages import NewMessages, Run
 from batonq.core.shard.commands.numbered_sends import NumberedSends
 from batonq.core.shard.commands.remembered_requests import RememberedRequests
+from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 
@@ -21,14 +21,14 @@ class SendCommands:
     def __init__(
         self,
         messages: Messages,
-        clock: Clock,
+        expiry: Expiry,
         new_messages: NewMessages,
         numbered: NumberedSends,
         requests: RememberedRequests,
     ) -> None:
         self.number = messages.journal.number
         self.messages = messages
-        self.clock = clock
+        self.expiry = expiry
         self.new_messages = new_messages
         self.numbered = numbered
         self.requests = requests
@@ -37,7 +37,7 @@ class SendCommands:
         """Send the messages of several requests to one queue; returns one outcome per request. Raises
         QueueDoesNotExist.
         """
-        now = self.clock.begin(now)
+        now = self.expiry.begin(now)
         queue = self.messages.queue_state(commands[0].queue)
         takes_runs = self.new_messages.takes_runs(queue)
         outcomes: list[Sent] = []

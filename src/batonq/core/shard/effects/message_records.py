@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from batonq.core.commands import Failure
 from batonq.core.records import FOREVER_MS, Reason, State
 from batonq.core.shard.state.columns import COUNT_MAX, DELTA_MAX
 from batonq.core.shard.state.job_book import JobBook
-from batonq.core.shard.state.messages import Failure, Messages
+from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 
 _DELAYED, _VISIBLE, _IN_FLIGHT, _DEAD = map(int, (State.DELAYED, State.VISIBLE, State.IN_FLIGHT, State.DEAD))

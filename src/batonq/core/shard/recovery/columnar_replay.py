@@ -32,7 +32,7 @@ class ColumnarReplay:
         self.numbered = numbered
         self.requests = requests
 
-    def fold_frame_of_sends(
+    def replay_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
         """Apply a whole frame of plain sends to one queue into new slots, with the records of their requests and
@@ -89,7 +89,7 @@ class ColumnarReplay:
                 self.numbered.on_produced(w5, w3, w1, w4, w2, w7 >> 32)
         return True
 
-    def fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+    def replay_run(self, position: int, rows: array[int], variable: bytes) -> bool:
         """Apply at most RUN_MAX records that differ only in their messages. Returns False, with no record applied,
         if the records are not that uniform.
         """
@@ -100,12 +100,12 @@ class ColumnarReplay:
         self.messages.move_time(time)
         kind, reason = w0 & 0xFF, w0 >> 24 & 0xFF
         if kind == Type.SENT:
-            return not reason and self._fold_sends(queue, position, rows)
+            return not reason and self._replay_sends(queue, position, rows)
         if kind == Type.LEASED:
-            return self._fold_first_leases(queue, position, rows, variable)
-        return reason == Reason.ACK and self._fold_acknowledged(queue, rows)
+            return self._replay_first_leases(queue, position, rows, variable)
+        return reason == Reason.ACK and self._replay_acknowledged(queue, rows)
 
-    def _fold_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
+    def _replay_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
         """Apply sends of new messages with consecutive sequences, without a group and VISIBLE at once."""
         columns = self.columns
         time, aux = rows[2], rows[7] >> 32
@@ -133,7 +133,7 @@ class ColumnarReplay:
         self.runs.on_sends(queue, slots, sequences, time, halves[1::2], priorities, position, extents, size)
         return True
 
-    def _fold_first_leases(self, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
+    def _replay_first_leases(self, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
         """Apply first leases by one holder on the messages at the front of the queue."""
         columns = self.columns
         deadline, w6, tails = rows[3], rows[6], rows[7::8]
@@ -157,7 +157,7 @@ class ColumnarReplay:
         self.runs.on_first_leases(queue, slots, rows[2], deadline, position, [(holder, count)])
         return True
 
-    def _fold_acknowledged(self, queue: QueueState, rows: array[int]) -> bool:
+    def _replay_acknowledged(self, queue: QueueState, rows: array[int]) -> bool:
         """Apply deletes of IN_FLIGHT messages by their holders."""
         columns = self.columns
         slots = as_run(halves_of(rows[7::8])[0::2].tolist())

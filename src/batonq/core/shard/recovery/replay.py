@@ -75,7 +75,7 @@ class Replay:
         count = len(words) >> 3
         heads, times = words[0::8], words[2::8]
         notes: array[int] | None = None
-        row = count if self.columnar.fold_frame_of_sends(number, words, heads, times, variable) else 0
+        row = count if self.columnar.replay_frame_of_sends(number, words, heads, times, variable) else 0
         while row < count:
             stop = row + 1
             kind = heads[row] & 0xFF
@@ -85,7 +85,7 @@ class Replay:
                     notes = words[6::8] if notes is None else notes
                     stop = alike_until(notes, row, stop)
             position, rows = number << 16 | row, words[row << 3 : stop << 3]
-            if stop - row < RUN_MIN or not self.columnar.fold_run(position, rows, variable):
+            if stop - row < RUN_MIN or not self.columnar.replay_run(position, rows, variable):
                 for at in range(0, len(rows), 8):
                     self.apply(position + (at >> 3), rows[at : at + 8], variable)
             row = stop

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from batonq.core import sections as pieces
+from batonq.core.commands import Failure
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.commands.numbered_sends import NumberedSends
 from batonq.core.shard.commands.remembered_requests import RememberedRequests
@@ -14,7 +15,7 @@ from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.dedup_table import DedupTable
 from batonq.core.shard.state.job_book import JobBook
-from batonq.core.shard.state.messages import Failure, Messages
+from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.producers import Producers
 from batonq.core.shard.state.queue_state import GAUGES, TOTALS, QueueState
 

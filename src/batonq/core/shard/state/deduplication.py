@@ -33,7 +33,7 @@ class Deduplication:
         return keys if all(ids) else [key if own else 0 for key, own in zip(keys, ids, strict=True)]
 
     def are_new(self, keys: Sequence[int], beside: int) -> bool:
-        """Whether no message has any of these keys, and there is room for them beside as many others."""
+        """Whether no message has any of these keys, and the table has room for them and for `beside` other keys."""
         room = self.journal.limits.dedup_entries_max - len(self.table) - beside
         return room >= len(keys) and self.table.has_none(keys)
 

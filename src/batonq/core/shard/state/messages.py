@@ -6,8 +6,9 @@ Records change messages through these methods, which never choose: every choice 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from batonq.core.commands import Failure
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import CARRIED_PREFIX, State, Type
 from batonq.core.shard.lifecycle import allowed
@@ -24,13 +25,6 @@ _UNLIMITED = 1 << 60
 _FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = map(
     int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT, State.OWED, State.DEAD)
 )
-
-
-class Failure(NamedTuple):
-    first_ms: int
-    last_ms: int
-    error_class: str
-    reason: str
 
 
 class Messages:

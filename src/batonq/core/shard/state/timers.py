@@ -14,7 +14,9 @@ EXPIRY_RETRY_S = 60  # interval at which an expired message that was not yet dea
 
 
 class Timers:
-    """A column holds the earliest entry that each message has in a wheel, so that no message is without one."""
+    """For each message, a column holds the time of its earliest entry in a wheel. Another entry is added only if it is
+    earlier than that one.
+    """
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns

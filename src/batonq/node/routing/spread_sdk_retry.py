@@ -1,9 +1,15 @@
-"""Sends by requests that their SDK named: a retry finds the earlier attempt on whichever shard executed it.
+"""For a queue on several shards: a request that its SDK repeats finds the shard that executed the earlier attempt.
+
+How one shard recognises a repeated request is in core/shard/commands/remembered_requests.py.
 
 The name of a request determines one of the queue's shards, its home. The home accepts the request's messages without a
 key, and recognises them when they are sent again. Only a first try may go to another shard, when the home has no owner
-or no space. It then goes under the same name with AWAY set. So a retry that its home does not know asks all shards. A
-shard that does not know the request refuses it from then on. Only then does the home accept the retry.
+or no space. It then goes under the same name with AWAY set. A retry that its home does not know therefore takes three
+steps:
+
+1. All other shards are asked whether they have executed the request.
+2. A shard that has not refuses the request from then on.
+3. If none has, the home accepts the retry.
 
 When a queue gets more shards, a name may get another home. Its former homes learn of the change before the new home is
 sent anything. They too refuse the request from then on, even from a node that has not learned of the change.

@@ -15,7 +15,7 @@ from batonq.core.shard.state.timers import NO_EXPIRY_TIMER, NO_TIMER
 _FREE, _IN_FLIGHT, _OWED = int(State.FREE), int(State.IN_FLIGHT), int(State.OWED)
 
 
-class Clock:
+class Expiry:
     def __init__(self, messages: Messages, returns: Returns) -> None:
         self.journal = messages.journal
         self.frame = messages.frame

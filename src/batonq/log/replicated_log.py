@@ -17,7 +17,7 @@ from batonq.log import fencing
 from batonq.log.backend import Backend, Leaderless, Unreachable
 from batonq.log.cancellation import end
 from batonq.log.disk import Disk
-from batonq.log.files import FileLog
+from batonq.log.file_log import FileLog
 from batonq.log.frames import Frame
 from batonq.log.intake import Intake, MirrorSettings
 from batonq.log.interface import Done, Piece, Room, SegmentInfo
