@@ -15,6 +15,7 @@ from batonq.core.shard.commands.send import SendCommands
 from batonq.core.shard.lifecycle import Standing
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.state.dedup_table import DedupTable
+from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.producers import Producers
 from batonq.core.shard.views import Views
 from batonq.core.spread import parse
@@ -110,7 +111,7 @@ def group_not_locked() -> Patches:
         chosen = choose(self, queue, wanted, now)
         if len(chosen) < 2:
             return chosen
-        queue.ready.refresh(self.columns.line[chosen[0]])
+        lock_or_unlock(queue.ready, self.columns.line[chosen[0]])
         return chosen[1:]
 
     return [(ReceiveCommands, "_choose_fifo", newest)]

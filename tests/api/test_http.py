@@ -11,7 +11,7 @@ import pytest
 
 from batonq.api.http import Request, Response, Router
 from batonq.api.http.messages import Heads, Reply
-from batonq.api.http.reader import REQUEST_BYTES
+from batonq.api.http.request_reader import REQUEST_BYTES
 from tests.api.raw import Scenario, echo, post, serving, until
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from batonq.api.http import CredentialGate, HttpLimits, Request, Response
 from batonq.api.http.limits import KIB, MIB
-from batonq.api.http.reader import PART_BYTES, Reading, RequestReader
+from batonq.api.http.request_reader import PART_BYTES, Reading, RequestReader
 from tests.api.raw import Client, Connect, Scenario, post, serving, until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -355,11 +355,11 @@ def acknowledged_group_stays_locked() -> Patches:
     """A FIFO group is not looked at again when a run of its messages is deleted."""
     acknowledge = MessageRuns.on_acknowledged
 
-    def without_refresh(self: MessageRuns, queue: QueueState, slots: Sequence[int]) -> None:
-        with patched([(Ready, "refresh", lambda self, line: None)]):
+    def without_unlocking(self: MessageRuns, queue: QueueState, slots: Sequence[int]) -> None:
+        with patched([(runs, "lock_or_unlock", lambda ready, line: None)]):
             acknowledge(self, queue, slots)
 
-    return [(MessageRuns, "on_acknowledged", without_refresh)]
+    return [(MessageRuns, "on_acknowledged", without_unlocking)]
 
 
 def any_neighbours_are_in_order() -> Patches:

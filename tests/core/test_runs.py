@@ -24,6 +24,7 @@ from batonq.core.shard.machine import Shard
 from batonq.core.shard.recovery.columnar_replay import ColumnarReplay
 from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
 from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, LogCorrupt, OverLimit
@@ -110,7 +111,7 @@ class OneByOneReceives(ReceiveCommands):
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
         chosen = super()._choose_fifo(queue, wanted, now)
         for line in dict.fromkeys(self.columns.line[slot] for slot in chosen):
-            queue.ready.refresh(line)  # back to where it was; each lease takes it out again
+            lock_or_unlock(queue.ready, line)  # back to where it was; each lease takes it out again
         return chosen
 
     def _lease(

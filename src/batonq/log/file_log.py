@@ -21,7 +21,6 @@ from batonq.core.records import ROW_BYTES
 from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap
 from batonq.log import committed, layout, opening
 from batonq.log.cache import FreshCache, ReadCache
-from batonq.log.commit_thread import CallSoon, Worker
 from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
 from batonq.log.frames import HEADER_BYTES, NO_DIGEST, NO_HEADER, VARIABLE_BYTES_MAX, Frame, parse
 from batonq.log.interface import Done, Piece, Room, SegmentInfo
@@ -29,6 +28,7 @@ from batonq.log.opening import OnFrame, Start, Torn
 from batonq.log.reading import Chain, Damage, read_frames
 from batonq.log.segment import Segment, save_index
 from batonq.log.spare_segment import Spare
+from batonq.log.worker_thread import CallSoon, Worker
 
 MIB = 1 << 20
 CHECKED_MAX = 10_000

@@ -11,9 +11,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
+from batonq.api.http.memory_limits import AddressUsage, address_of
 from batonq.api.http.messages import Request, Response, plain
-from batonq.api.http.reader import RequestReader
-from batonq.api.http.usage import AddressUsage, address_of
+from batonq.api.http.request_reader import RequestReader
 from batonq.errors import FAULT
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Limits per request, per connection, per address and in total.
 
-They are enforced in reader.py (one request), connection.py (one connection and its memory), usage.py (one address) and
-server.py (all of them).
+They are enforced in request_reader.py (one request), connection.py (one connection), memory_limits.py (memory, and one
+address) and server.py (all connections).
 """
 
 from __future__ import annotations

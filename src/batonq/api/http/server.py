@@ -13,8 +13,8 @@ from typing import Any
 from batonq.api.http.connection import Connection
 from batonq.api.http.gate import Gate
 from batonq.api.http.limits import HttpLimits
+from batonq.api.http.memory_limits import AddressUsage, Usage
 from batonq.api.http.messages import Direct, Handler, Heads, Refusal, Request, plain
-from batonq.api.http.usage import AddressUsage, Usage
 
 TICK_S = 1.0
 HANDSHAKE_S = 10.0  # for a client that does not complete the TLS handshake

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from batonq.core.records import State
 from batonq.core.shard.state.columns import COUNT_MAX, DELTA_MAX, NIL, counted, halves_of
+from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.shard.state.timers import NO_TIMER
@@ -103,7 +104,7 @@ class MessageRuns:
                 line = lines.find_or_open(number, group, 0)
                 lines.append(line, slot)
                 if lines.head[line] == slot:  # otherwise the group stays eligible or locked, as before
-                    ready.refresh(line)
+                    lock_or_unlock(ready, line)
             queue.visible += len(slots)
             self.messages.woken.add(number)
             self.messages.filled.add(number)
@@ -314,7 +315,7 @@ class MessageRuns:
                     notes.pop(slot, None)
         if queue.fifo:
             for slot in slots:
-                queue.ready.refresh(self.lines.unlink(slot))
+                lock_or_unlock(queue.ready, self.lines.unlink(slot))
         count = len(slots)
         run = array("I", slots)
         if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(run):

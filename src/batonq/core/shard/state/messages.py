@@ -15,6 +15,7 @@ from batonq.core.shard.lifecycle import allowed
 from batonq.core.shard.state.attempts import Attempts
 from batonq.core.shard.state.columns import NIL, Columns
 from batonq.core.shard.state.deduplication import Deduplication
+from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.journal import Journal
 from batonq.core.shard.state.lines import Lines
 from batonq.core.shard.state.queue_state import QueueState
@@ -162,7 +163,7 @@ class Messages:
             self.loose_groups[slot] = self.lines.group(line, True)
             self.lines.unlink(slot)
         if line != NIL:
-            queue.ready.refresh(line)
+            lock_or_unlock(queue.ready, line)
 
     def leave(self, queue: QueueState, slot: int, time: int) -> None:
         if self.journal.before_base:
@@ -243,7 +244,7 @@ class Messages:
         if not self.journal.before_base:
             if queue.fifo and columns.line[slot] != NIL:
                 line = self.lines.unlink(slot)
-                queue.ready.refresh(line)
+                lock_or_unlock(queue.ready, line)
             self.unlink(queue, columns.queue_previous[slot], columns.queue_next[slot])
             queue.bytes -= columns.extent[slot] >> 32
         columns.release(slot)

@@ -3,7 +3,8 @@
 Messages wait in lines (lines.py). A standard queue has one *lane* per priority in use: a line of fresh messages, a line
 of returned messages, and a ring of lines, one per message group. A FIFO queue has one line per group, with all of the
 group's messages in order, including leased ones. A FIFO group is eligible only while its first message is VISIBLE;
-otherwise it is locked. The line of an eligible group is in the ring of the lane with its first message's priority.
+otherwise it is locked (group_locks.py). The line of an eligible group is in the ring of the lane with its first
+message's priority.
 
 Priority and ageing: each `ageing_ms` of waiting raises a message by one priority. The lane whose next message has the
 smallest `visible since - priority * ageing_ms` is served. That key does not change with time, so nothing is ever
@@ -19,7 +20,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from batonq.core.records import State
 from batonq.core.shard.state.columns import NIL, counted
 from batonq.core.shard.state.lines import NO_RING, NOISY, QUIET, Lane, Lines
 
@@ -147,26 +147,6 @@ class Ready:
             if lane.empty:
                 del self.lanes[lane.priority]
         return group
-
-    # --- FIFO queues -------------------------------------------------------------------------
-
-    def refresh(self, line: int) -> None:
-        """Put a changed FIFO line where it belongs, or close it if it is empty."""
-        lines = self.lines
-        columns = lines.columns
-        head = lines.head[line]
-        ready = head != NIL and columns.state[head] == State.VISIBLE
-        if lines.ring[line] != NO_RING:
-            if ready and lines.priority[line] == columns.priority[head]:
-                return
-            lane = self.lanes[lines.priority[line]]
-            lines.leave_ring(lane, line)
-            if lane.empty:
-                del self.lanes[lane.priority]
-        if ready:
-            lines.enter_ring(self.lane(columns.priority[head]), line, QUIET)
-        elif head == NIL:
-            lines.close(line)
 
     # --- the choice --------------------------------------------------------------------------
 
