@@ -1,7 +1,7 @@
 """The destination's side of moves between queues and shards: what it accepts, and which answers it has given.
 
-The Arrived record of a message from another shard is written in commands/channels.py, that of a move within the shard in
-transfers.py.
+The Arrived record of a message from another shard is written in commands/channels.py. That of a move within the shard
+is written in transfers.py.
 """
 
 from __future__ import annotations
