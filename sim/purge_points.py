@@ -15,8 +15,8 @@ def purge_points_noted(history: History, witness: Witness, queues: dict[str, Que
     """Record the answer of each shard that is asked where a purge begins."""
     purge_point = LocalShard.purge_point
 
-    async def note(self: LocalShard, queue: int) -> tuple[int, int]:
-        through, purges = await purge_point(self, queue)
+    async def note(self: LocalShard, queue: int) -> int:
+        through = await purge_point(self, queue)
         name = next((facts.name for facts in queues.values() if facts.number == queue), "")
         now_s = asyncio.get_running_loop().time()
         history.say(now_s, "purge", f"of {name or queue} goes up to {through} on shard {self._number}")
@@ -34,6 +34,6 @@ def purge_points_noted(history: History, witness: Witness, queues: dict[str, Que
                 place=witness.commits,
             )
         )
-        return through, purges
+        return through
 
     return [(LocalShard, "purge_point", note)]

@@ -234,3 +234,17 @@ def test_requests_before_and_after_a_restart_have_their_shares(bench: Bench) -> 
         assert named(bench, "a") == first
         assert isinstance(named(bench, "b")[0], OverLimit)
         bench.check()
+
+
+def test_an_id_that_a_purge_forgot_needs_no_more_room() -> None:
+    bench = Bench()
+    bench.limit(dedup_entries_max=3)
+    bench.queue(1)
+    for key in "abc":
+        bench.send(1, "x", dedup_id=key)
+    bench.shard.purge(1, bench.now)
+    for key in "abc":
+        (sent,) = bench.send(1, "y", dedup_id=key)
+        assert isinstance(sent, Accepted) and not sent.duplicate
+    assert len(bench.shard.dedup.table) == 3
+    bench.check()

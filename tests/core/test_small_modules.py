@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core import sections
+from batonq.core.commands import Send
 from batonq.core.ids import key_hash, message_id, parse_message_id
 from batonq.core.open_frame import OpenFrame
 from batonq.core.payload import (
@@ -94,6 +95,16 @@ def test_payloads_of_a_batch_are_those_of_its_messages(messages: list[ask.Messag
     assert [b"".join(parts[at * count : (at + 1) * count]) for at in range(len(messages))] == each
     assert lengths == [*map(len, each)]
     assert content_marks(send) == [*map(content_mark, each)]
+
+
+def test_a_digest_that_is_missing_in_a_batch_shifts_nothing() -> None:
+    send = Send(1, [b"one", b"two"], digests=[b"0123456789abcdef", b""])
+    parts, lengths = payload_parts(send, 5)
+    payloads = b"".join(parts)
+    assert sum(lengths) == len(payloads)
+    second = decode(payloads[lengths[0] :])
+    assert (second.body, second.body_md5) == (b"two", b"")
+    assert decode(payloads[: lengths[0]]).body == b"one"
 
 
 @given(sends, sends)

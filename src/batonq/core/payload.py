@@ -120,7 +120,8 @@ def payload_parts(send: Send, sent_ms: int) -> tuple[list[bytes], list[int]]:
     bodies = send.bodies
     count = len(bodies)
     sender = send.sender.encode()
-    if not (send.attributes or send.groups or send.dedup_ids or send.traces or send.contents):
+    has_columns = send.attributes or send.groups or send.dedup_ids or send.traces or send.contents
+    if not has_columns and b"" not in send.digests:
         before, behind = plain_header(sender, sent_ms, send.content if send.digests else send.content | NO_DIGEST)
         parts = [before, _NO_MD5, behind, b""] * count
         if send.digests:

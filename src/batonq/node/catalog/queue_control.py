@@ -137,13 +137,13 @@ class Control:
     async def _purge_shard(self, queue: int, shard: int) -> None:
         """Remove the messages that were there at the start, and no later ones, even if the owner dies in between."""
         give_up_s = self._loop.time() + PURGE_S
-        point: tuple[int, int] | None = None
+        through: int | None = None
         while True:
             try:
                 port = self._port(shard)
-                if point is None:
-                    point = await port.purge_point(queue)
-                await port.purge(queue, *point)
+                if through is None:
+                    through = await port.purge_point(queue)
+                await port.purge(queue, through)
                 return
             except QueueDoesNotExist:
                 if self.queue_by_number(queue) is None:

@@ -141,16 +141,19 @@ class LocalShard:
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)
 
-    async def purge_point(self, queue: int) -> tuple[int, int]:
+    async def purge_point(self, queue: int) -> int:
         host = self._host()
-        point = host.shard.next_sequence - 1, host.shard.queue_state(queue).purge_generation
+        host.shard.queue_state(queue)  # raises QueueDoesNotExist
+        through = host.shard.next_sequence - 1
         await committed(host)
-        return point
+        return through
 
-    async def purge(self, queue: int, through: int, purges: int) -> None:
+    async def purge(self, queue: int, through: int) -> None:
         host = self._host()
-        while host.shard.queue_state(queue).purge_generation == purges:
-            host.purge(queue, through)
+        done = False
+        while not done:
+            host.shard.queue_state(queue)  # raises QueueDoesNotExist
+            _, done = host.purge(queue, through)
             await committed(host)
 
     async def next_sequence(self) -> int:

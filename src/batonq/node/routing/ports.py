@@ -62,11 +62,11 @@ class ShardOperations(Protocol):
         For the given queue (0: none in particular) this holds even if the shard was not served meanwhile.
         """
 
-    async def purge_point(self, queue: int) -> tuple[int, int]:
-        """What a purge that starts now refers to: the last sequence to remove, and the number of purges before."""
+    async def purge_point(self, queue: int) -> int:
+        """The last sequence that a purge removes if it starts now."""
 
-    async def purge(self, queue: int, through: int, purges: int) -> None:
-        """Remove all messages that the queue had here at a purge point, if that has not been done yet."""
+    async def purge(self, queue: int, through: int) -> None:
+        """Remove all messages of the queue up to a purge point. Doing it again changes nothing."""
 
     async def next_sequence(self) -> int:
         """The sequence of the shard's next message: no message has a higher one yet."""

@@ -50,6 +50,17 @@ class NewMessages:
         self.dedup = messages.dedup
         self.runs = runs
         self.arrivals = arrivals
+        self._known_living = -1  # not counted yet
+
+    def begin(self) -> None:
+        """Begin a group of requests."""
+        self._known_living = -1
+
+    def _living(self) -> int:
+        """The number of messages in the shard, which is expensive to count: once per group of requests."""
+        if self._known_living < 0:
+            self._known_living = self.messages.living()
+        return self._known_living
 
     def takes_runs(self, queue: QueueState) -> bool:
         """Whether this shard accepts messages of the queue without a decision about each: the queue has no limits, and
@@ -96,7 +107,7 @@ class NewMessages:
         count = run.count
         slots = columns.take_run(count)
         slots_max = self.journal.limits.slots_max
-        if slots[-1] >= slots_max and self.messages.living() + count > slots_max:
+        if slots[-1] >= slots_max and self._living() + count > slots_max:
             columns.give_back_run(slots)
             return 0
         lengths = array("I")
@@ -117,7 +128,7 @@ class NewMessages:
         slots = columns.take_run(count)
         room, slots_max = count, self.journal.limits.slots_max
         if slots[-1] >= slots_max:
-            room = max(sum([slot < slots_max for slot in slots]), slots_max - self.messages.living())
+            room = max(sum([slot < slots_max for slot in slots]), slots_max - self._living())
         first = self.journal.next_sequence
         results: Results = []
         places: list[int] = []
@@ -133,7 +144,8 @@ class NewMessages:
                 if known is not None:
                     results.append(self._deduplicated(queue, known, command, at, marks[at]))
                     continue
-                if self.dedup.table.full(now_s, self.journal.limits.dedup_entries_max):
+                table = self.dedup.table
+                if table.full(now_s, self.journal.limits.dedup_entries_max) and table.has_none((key,)):
                     problem = OverLimit(_KEYS_FULL)
             if problem is None and policy.spread and self.belongs_elsewhere(queue, command, at):
                 problem = NotOwner(ELSEWHERE)
@@ -223,6 +235,8 @@ class NewMessages:
             expires = array("I", [-(-(when + life) // 1000) for when, life in zip(rows[3::8], lives, strict=True)])
         else:
             expires = array("I", (-(-(now + policy.retention_ms) // 1000),)) * count
+        if self._known_living >= 0:
+            self._known_living += count
         first = self.journal.next_sequence
         position = frame.number << 16 | len(frame.rows) >> 3
         offset = frame.variable_bytes

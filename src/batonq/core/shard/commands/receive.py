@@ -16,6 +16,7 @@ from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.returns import Returns
 from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
 from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.group_locks import lock
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, OverLimit
@@ -232,7 +233,7 @@ class ReceiveCommands:
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
         """Choose messages from the front of one group, then of the next. A message that is not VISIBLE ends its
-        group's turn. The groups are locked: they leave the ring, because the caller leases their first messages.
+        group's turn. The groups are locked, because the caller leases their first messages.
         """
         columns = self.columns
         lines = self.lines
@@ -255,9 +256,7 @@ class ReceiveCommands:
                     break  # it is removed once it is the head
                 chosen.append(slot)
                 slot = columns.line_next[slot]
-            lines.leave_ring(lane, line)
-            if lane.empty:
-                del queue.ready.lanes[lane.priority]
+            lock(queue.ready, lane, line)
         return chosen
 
     def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:

@@ -39,6 +39,7 @@ class SendCommands:
         """
         now = self.expiry.begin(now)
         queue = self.messages.queue_state(commands[0].queue)
+        self.new_messages.begin()
         takes_runs = self.new_messages.takes_runs(queue)
         outcomes: list[Sent] = []
         run = Run()

@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from batonq.core.records import State
 from batonq.core.shard.state.columns import NIL
-from batonq.core.shard.state.lines import NO_RING, QUIET
+from batonq.core.shard.state.lines import NO_RING, QUIET, Lane
 from batonq.core.shard.state.ready_order import Ready
+
+
+def lock(ready: Ready, lane: Lane, line: int) -> None:
+    """Lock a group whose first message is being leased."""
+    ready.lines.leave_ring(lane, line)
+    if lane.empty:
+        del ready.lanes[lane.priority]
 
 
 def lock_or_unlock(ready: Ready, line: int) -> None:
@@ -20,10 +27,7 @@ def lock_or_unlock(ready: Ready, line: int) -> None:
     if lines.ring[line] != NO_RING:
         if unlocked and lines.priority[line] == columns.priority[head]:
             return
-        lane = ready.lanes[lines.priority[line]]
-        lines.leave_ring(lane, line)
-        if lane.empty:
-            del ready.lanes[lane.priority]
+        lock(ready, ready.lanes[lines.priority[line]], line)
     if unlocked:
         lines.enter_ring(ready.lane(columns.priority[head]), line, QUIET)
     elif head == NIL:

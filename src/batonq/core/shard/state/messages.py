@@ -323,7 +323,7 @@ class Messages:
         if final:
             queue.purge_generation += 1
             if forgotten_below:
-                queue.forgotten_below = forgotten_below
+                queue.forgotten_below = max(queue.forgotten_below, forgotten_below)
             else:
                 queue.dedup_generation = queue.purge_generation
             if queue.closed and not queue.messages:

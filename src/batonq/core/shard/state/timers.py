@@ -70,10 +70,12 @@ class Timers:
         timers = columns.expiry_timer[first:end]
         soonest = expires[0]
         if expires != array("I", (soonest,)) * len(expires):
-            for expires_s in sorted(set(expires)):
-                pairs = zip(slots, expires, strict=True)
-                unarmed = [slot for slot, due_s in pairs if due_s == expires_s < columns.expiry_timer[slot]]
-                self.arm_expiries(unarmed, expires_s)
+            unarmed: dict[int, list[int]] = {}
+            for slot, expires_s, timer_s in zip(slots, expires, timers, strict=True):
+                if expires_s < timer_s:
+                    unarmed.setdefault(expires_s, []).append(slot)
+            for expires_s in sorted(unarmed):
+                self.arm_expiries(unarmed[expires_s], expires_s)
         elif timers == array("I", (NO_EXPIRY_TIMER,)) * len(timers):
             columns.expiry_timer[first:end] = expires
             self.expiries.push_run(soonest, slots)
