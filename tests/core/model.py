@@ -31,6 +31,7 @@ from batonq.errors import (
     NotOwner,
     OverLimit,
     QueueDoesNotExist,
+    VisibilityTooLong,
 )
 from tests.support import ask
 
@@ -673,7 +674,7 @@ class Model:
                 expected = LeaseLost
             elif standing == "held" and message is not None:
                 if visibility_ms and now + visibility_ms > message.leased_ms + TWELVE_HOURS_MS:
-                    expected = InvalidInput
+                    expected = VisibilityTooLong
                 elif visibility_ms:
                     self._end_attempt(message)
                     message.until_ms = now + visibility_ms

@@ -131,6 +131,7 @@ class Validation:
         arrival = [columns.sequence[slot] for slot in order]
         assert arrival == sorted(arrival), "messages are not in order of arrival"
         assert queue.ready.in_flight_total == queue.in_flight, "leases are miscounted"
+        queue.ready.validate()
         self._validate_lines(queue, slots)
 
     def _validate_lines(self, queue: QueueState, slots: list[int]) -> None:

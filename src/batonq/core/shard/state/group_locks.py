@@ -13,6 +13,7 @@ from batonq.core.shard.state.ready_order import Ready
 
 def lock(ready: Ready, lane: Lane, line: int) -> None:
     """Lock a group whose first message is being leased."""
+    ready.changed(lane.priority)
     ready.lines.leave_ring(lane, line)
     if lane.empty:
         del ready.lanes[lane.priority]
@@ -25,10 +26,12 @@ def lock_or_unlock(ready: Ready, line: int) -> None:
     head = lines.head[line]
     unlocked = head != NIL and columns.state[head] == State.VISIBLE
     if lines.ring[line] != NO_RING:
+        ready.changed(lines.priority[line])
         if unlocked and lines.priority[line] == columns.priority[head]:
             return
         lock(ready, ready.lanes[lines.priority[line]], line)
     if unlocked:
+        ready.changed(columns.priority[head])
         lines.enter_ring(ready.lane(columns.priority[head]), line, QUIET)
     elif head == NIL:
         lines.close(line)

@@ -34,13 +34,14 @@ _BUSY_GROUPS_MAX = 10_000
 class Ready:
     """One queue's lanes, and the choice of the next message. `in_flight` counts leases per group, for fairness."""
 
-    __slots__ = ("busy", "busy_total", "fifo", "in_flight", "in_flight_total", "lanes", "lines", "queue")
+    __slots__ = ("_since", "busy", "busy_total", "fifo", "in_flight", "in_flight_total", "lanes", "lines", "queue")
 
     def __init__(self, lines: Lines, queue: int, fifo: bool) -> None:
         self.lines = lines
         self.queue = queue
         self.fifo = fifo
         self.lanes: dict[int, Lane] = {}
+        self._since: dict[int, int] = {}  # priority → result of `since`, until something in that lane changes
         self.in_flight: dict[int, int] = {}
         self.in_flight_total = 0
         self.busy: dict[int, float] = {}  # recent processing time per group
@@ -57,6 +58,7 @@ class Ready:
     def add(self, slot: int, group: int, priority: int, returned: bool) -> None:
         """Add a message of a standard queue that has become VISIBLE."""
         lines = self.lines
+        self.changed(priority)
         lane = self.lanes.get(priority)
         if lane is None:
             lane = self.lanes[priority] = Lane(priority)
@@ -87,6 +89,7 @@ class Ready:
 
     def _fresh(self, priority: int) -> int:
         lane = self.lane(priority)
+        self.changed(priority)
         if lane.fresh == NIL:
             lane.fresh = self.lines.open(self.queue, priority)
         return lane.fresh
@@ -117,6 +120,7 @@ class Ready:
     def drop_front(self, priority: int, slots: Sequence[int]) -> None:
         """Take the messages that `front` returned out of their line."""
         lines = self.lines
+        self.changed(priority)
         lane = self.lanes[priority]
         line = lane.fresh
         head = lines.columns.line_next[slots[-1]]
@@ -135,6 +139,7 @@ class Ready:
         lines = self.lines
         line = lines.unlink(slot)
         group = lines.group(line)
+        self.changed(lines.priority[line])
         if not lines.count[line]:
             lane = self.lanes[lines.priority[line]]
             if lane.fresh == line:
@@ -158,7 +163,13 @@ class Ready:
             return None
         if not ageing_ms:
             return lanes[max(lanes)]
-        return min(lanes.values(), key=lambda lane: (self.since(lane) - lane.priority * ageing_ms, -lane.priority))
+        known = self._since
+        if len(known) < len(lanes):
+            for priority, lane in lanes.items():
+                if priority not in known:
+                    known[priority] = self.since(lane)
+        _, lowest = min([(since_ms - priority * ageing_ms, -priority) for priority, since_ms in known.items()])
+        return lanes[-lowest]
 
     def since(self, lane: Lane) -> int:
         """The time since which the lane's next message has been VISIBLE."""
@@ -167,11 +178,21 @@ class Ready:
         heads = [lines.head[line] for line in (lane.fresh, lane.returned, lane.quiet, lane.noisy) if line != NIL]
         return min(until[head] for head in heads)
 
+    def changed(self, priority: int) -> None:
+        """Note that the next message of a lane may be another one."""
+        self._since.pop(priority, None)
+
+    def validate(self) -> None:
+        for priority, since_ms in self._since.items():
+            assert priority in self.lanes, "a lane that is gone is considered"
+            assert self.since(self.lanes[priority]) == since_ms, "a lane's next message is another one than was noted"
+
     def next_standard(self, ageing_ms: int) -> int:
         """The slot to lease next, or NIL."""
         lane = self.best_lane(ageing_ms)
         if lane is None:
             return NIL
+        self.changed(lane.priority)  # groups take turns
         lines = self.lines
         fresh = lane.fresh
         if lane.returned != NIL:
