@@ -52,7 +52,7 @@ def _repeats_by_itself(told: type[BatonError]) -> Patches:
             return await ask(self, address, path, call, body, timeout_s)
         except ClosedUnanswered:
             for line in self._idle.pop(address, ()):
-                line.writer.close()
+                line.close()
         try:
             return await ask(self, address, path, call, body, timeout_s)
         except (NotSent, NotOwner) as problem:

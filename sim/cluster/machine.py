@@ -13,7 +13,7 @@ from batonq.api.internal import InternalApp
 from batonq.errors import BatonError
 from batonq.log.backend import LogStore
 from batonq.node.cluster.node import ClusterNode
-from batonq.node.cluster.node_server import Answering
+from batonq.node.cluster.node_server import Answering, Call
 from batonq.node.cluster.peers import Peers
 from batonq.node.node import Node, World
 from sim.cluster.connections import Lines
@@ -74,13 +74,10 @@ class WatchedAnswering(Answering):
         super().__init__(node)
         self._wrong = wrong
 
-    async def handle(self, path: str, name: str, body: bytes) -> bytes:
-        try:
-            return await super().handle(path, name, body)
-        except Exception as problem:
-            if not isinstance(problem, BatonError):
-                self._wrong(problem)
-            raise
+    def _end(self, name: str, call: Call, answer: bytes | Exception) -> None:
+        if isinstance(answer, Exception) and not isinstance(answer, BatonError):
+            self._wrong(answer)
+        super()._end(name, call, answer)
 
 
 @dataclass(slots=True)
@@ -127,7 +124,7 @@ class ClusterMachine(Machine):
         node = ClusterNode(self.settings, world, open_store=open_store, peers=peers)
         node.answering = WatchedAnswering(node, self._wrong)
         app = InternalApp(node.answering, secret, random_bytes=world.random_bytes)
-        self._front = HttpServer(lambda request: app.handle)
+        self._front = HttpServer(lambda request: app.handle, direct=app.begin)
         self.loop.create_task(self._front.start(name, PORT), context=life.context)
         return node
 

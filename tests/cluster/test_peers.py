@@ -14,6 +14,7 @@ import pytest
 from batonq.api.http import HttpServer, Request, Response
 from batonq.api.internal import InternalApp
 from batonq.certificates import client_context, server_context
+from batonq.core.commands import Command, Receive
 from batonq.errors import AccessDenied, InvalidInput, NotOwner, Unavailable
 from batonq.node.cluster import node_server as answering
 from batonq.node.cluster.node import read_secret
@@ -21,6 +22,7 @@ from batonq.node.cluster.node_server import REMEMBERED_BYTES_MAX, REMEMBERED_MAX
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
 from batonq.node.messages.received import Delivery
 from batonq.node.routing import wire
+from batonq.node.routing.submission import Done, Waiting
 from batonq.node.settings import Settings
 from tests.support.authority import Authority
 from tests.support.doubles import double
@@ -31,7 +33,23 @@ WAIT_S = 120
 HEADERS = {b"content-type": b"application/msgpack"}
 
 
-@double("give_back")
+class Shard:
+    """Every receive waits."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.waiting = 0
+
+    def submit(self, command: Command, done: Done) -> Waiting:
+        self.begun += 1
+        self.waiting += 1
+        return self
+
+    def abandon(self) -> None:
+        self.waiting -= 1
+
+
+@double("give_back", "port_here", "epoch_here")
 class Echo(Answering):
     """Answers with what it was asked, and counts."""
 
@@ -40,6 +58,7 @@ class Echo(Answering):
         self.runs: list[str] = []
         self.back: list[Any] = []
         self.found: list[Any] = []
+        self.shard = Shard()
         self.ownership_loop = None
 
     async def give_back(self, found: Any) -> None:
@@ -56,9 +75,13 @@ class Echo(Answering):
             return await super()._run(path, name, body)
         if path.endswith("/receive_matching"):
             return wire.encode(self.found)
-        if path.endswith("/poll"):
-            await asyncio.sleep(60)
         return body[::-1]
+
+    def port_here(self, shard: int) -> Any:
+        return self.shard
+
+    def epoch_here(self, shard: int) -> int:
+        return 1
 
 
 def with_server(
@@ -67,7 +90,7 @@ def with_server(
     async def run() -> None:
         echo = Echo()
         app = InternalApp(echo, secret)
-        server = HttpServer(lambda request: app.handle)
+        server = HttpServer(lambda request: app.handle, direct=app.begin)
         await server.start("127.0.0.1", 0, ssl=context)
         try:
             await main(f"{server.scheme}://127.0.0.1:{server.port}", echo)
@@ -196,11 +219,13 @@ def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
     async def main(address: str, echo: Echo) -> None:
         peers = Peers(SECRET)
         await peers.ask(address, f"{PREFIX}any", "", b"", WAIT_S)  # so that the next one need not wait for a connection
+        asked = wire.encode_commands([Receive(1, 1, None, "zoe", wait_ms=20_000)])
         with pytest.raises(NoAnswer):
-            await peers.ask(address, f"{PREFIX}shards/0/poll", "call", b"", 0.5)
+            await peers.ask(address, f"{PREFIX}shards/0/poll", "call", asked, 0.5)
         async with asyncio.timeout(WAIT_S):
             while echo._memory.find("call") is not None:  # noqa: ASYNC110 - the server sees it when it sees it
                 await asyncio.sleep(0.01)
+        assert (echo.shard.begun, echo.shard.waiting) == (1, 0)
         peers.close()
 
     with_server(main)
@@ -265,35 +290,27 @@ def test_a_node_that_is_not_there_was_asked_nothing() -> None:
 
 def test_answers_are_forgotten_in_time_though_a_call_from_before_still_runs() -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         memory = Memory()
 
-        async def answer(size: int) -> bytes:
-            return b"x" * size
+        def run(name: str, size: int) -> None:
+            call = Call("")
+            memory.add(name, call)
+            call.answer = b"x" * size
+            memory.end(name, call)
 
-        def call(size: int) -> Call:
-            return Call(loop.create_task(answer(size)), "", b"")
-
-        poll = loop.create_task(asyncio.sleep(60, b""))
-        memory.add("poll", Call(poll, "", b""))
+        poll = Call("")
+        memory.add("poll", poll)
         for number in range(REMEMBERED_MAX + 50):
-            memory.add(str(number), call(1_000))
-            if number % 1_000 == 0:
-                await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        memory.add("last", call(1_000))
+            run(str(number), 1_000)
+        run("last", 1_000)
         assert memory.find("0") is None and memory.find("last") is not None
-        large = call(REMEMBERED_BYTES_MAX)
-        memory.add("large", large)
-        await large.task
-        await asyncio.sleep(0)
-        memory.add("after it", call(1_000))
+        run("large", REMEMBERED_BYTES_MAX)
+        memory.add("after it", Call(""))
         assert memory.find("last") is None, "all answers together have a limit"
         assert memory.has_lost("last") and not memory.has_lost("after it"), "but what was run is not run again"
-        assert memory.find("poll") is not None
-        poll.cancel()
-        await asyncio.gather(poll, return_exceptions=True)
-        await asyncio.sleep(0)
+        assert memory.find("poll") is poll
+        poll.answer = NotOwner("ask another node")
+        memory.end("poll", poll)
         assert memory.find("poll") is None
 
     asyncio.run(main())

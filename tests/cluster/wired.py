@@ -39,7 +39,7 @@ class WiredNodes(Nodes):
         )
         node = ClusterNode(settings, None, self.hub.store_of(name))
         app = InternalApp(node.answering, node.secret)
-        server = HttpServer(lambda request: app.handle)
+        server = HttpServer(lambda request: app.handle, direct=app.begin)
         await server.start("127.0.0.1", 0)
         self.relays[name].lead_to("127.0.0.1", server.port)
         self.hub.nodes[f"http://{name}"] = node

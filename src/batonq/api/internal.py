@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 
-from batonq.api.http import Request, Response
+from batonq.api.http import Heads, Reply, Request, Response
 from batonq.errors import AccessDenied, BatonError, Unavailable
 from batonq.node import events
 from batonq.node.cluster.node_server import ShardAnswering
@@ -43,23 +44,48 @@ class InternalApp:
         self._verifier = Verifier(secret, random_bytes) if secret else None
         self._trusted = trusted
         self._only = only
+        self._heads = Heads()
 
-    async def handle(self, request: Request) -> Response:
+    def begin(self, request: Request, reply: Reply) -> bool:
+        """Answer a call through `reply`, without a task."""
         call = request.header(_CALL)
         try:
-            refuse_browsers(request)
-            challenge = self._check(request, call)
-            if challenge is not None:
-                return _challenged(challenge)
-            request.cancellable = True  # a call continues when its connection is lost, unless it is a long poll
-            answer = await self._answering.handle(request.path.removeprefix(PREFIX), call, request.body)
+            refused = self._refusal(request, call)
         except BatonError as problem:
-            return Response(problem.status, wire.encode_problem(problem), wire.CONTENT_TYPE)
-        except Exception:
-            events.logger.exception("a request from another node failed: %s", request.path)
-            unexpected = BatonError("An internal error occurred on the other node; see its log.")
-            return Response(unexpected.status, wire.encode_problem(unexpected), wire.CONTENT_TYPE)
-        return Response(200, answer, wire.CONTENT_TYPE)
+            refused = _response(request, problem)
+        if refused is not None:
+            reply(self._written(refused))
+            return True
+
+        def tell(answer: bytes | Exception) -> bool:
+            return reply(self._written(_response(request, answer)))
+
+        request.cancellable = True  # a call continues when its connection is lost, unless it is a long poll
+        asked = self._answering.begin(request.path.removeprefix(PREFIX), call, request.body, tell)
+        request.abandon = partial(self._answering.abandon, asked)
+        return True
+
+    async def handle(self, request: Request) -> Response:
+        """Answer a call that other requests of its connection wait for, or that closes its connection."""
+        call = request.header(_CALL)
+        try:
+            refused = self._refusal(request, call)
+            if refused is not None:
+                return refused
+            request.cancellable = True
+            answer = await self._answering.handle(request.path.removeprefix(PREFIX), call, request.body)
+        except Exception as problem:
+            return _response(request, problem)
+        return _response(request, answer)
+
+    def _written(self, response: Response) -> bytes:
+        return self._heads.head(response, close=False) + response.body
+
+    def _refusal(self, request: Request, call: str) -> Response | None:
+        """The response to a call that must not run. Raises AccessDenied."""
+        refuse_browsers(request)
+        challenge = self._check(request, call)
+        return None if challenge is None else _challenged(challenge)
 
     def _check(self, request: Request, call: str) -> str | None:
         """Returns None when the call may run, else the challenge to send to the caller, see signing.py. Raises
@@ -83,6 +109,15 @@ class InternalApp:
         if not request.peer.startswith(LOOPBACK):
             raise AccessDenied("Without a cluster secret, only nodes on the same machine may use this endpoint.")
         return None
+
+
+def _response(request: Request, answer: bytes | Exception) -> Response:
+    if isinstance(answer, bytes):
+        return Response(200, answer, wire.CONTENT_TYPE)
+    if not isinstance(answer, BatonError):
+        events.logger.error("a request from another node failed: %s", request.path, exc_info=answer)
+        answer = BatonError("An internal error occurred on the other node; see its log.")
+    return Response(answer.status, wire.encode_problem(answer), wire.CONTENT_TYPE)
 
 
 def refuse_browsers(request: Request) -> None:

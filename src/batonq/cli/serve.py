@@ -216,7 +216,9 @@ def compose(node: Node) -> HttpServer:
     direct = direct_under("/v1", rest.begin, sqs.begin)
     limits = limits_of(settings)
     if isinstance(node, ClusterNode):
-        router.mount_under(PREFIX.rstrip("/"), InternalApp(node.answering, node.secret).handle)
+        internal = InternalApp(node.answering, node.secret)
+        router.mount_under(PREFIX.rstrip("/"), internal.handle)
+        direct = direct_under(PREFIX.rstrip("/"), internal.begin, direct)
         limits = replace(limits, body_bytes_max=CALL_BYTES_MAX)
     elif isinstance(node, ProcessNode):
         mount_status(router, node)
@@ -261,8 +263,8 @@ def mount_status(router: Router, node: ProcessNode) -> None:
 
 def compose_internal(node: ProcessNode) -> HttpServer:
     """The endpoints for the server's other processes, on a socket that only its user can open."""
-    router = Router(InternalApp(node.answering, b"", trusted=True).handle)
-    return HttpServer(router.resolve, HttpLimits(body_bytes_max=CALL_BYTES_MAX))
+    app = InternalApp(node.answering, b"", trusted=True)
+    return HttpServer(Router(app.handle).resolve, HttpLimits(body_bytes_max=CALL_BYTES_MAX), app.begin)
 
 
 def adapter(answer: Answer) -> Callable[[Request], Any]:

@@ -2,7 +2,7 @@
 
 from batonq.api.http.gate import CredentialGate, Gate, LocalGate
 from batonq.api.http.limits import HttpLimits
-from batonq.api.http.messages import Direct, Handler, Reply, Request, Response
+from batonq.api.http.messages import Direct, Handler, Heads, Reply, Request, Response
 from batonq.api.http.router import Router, direct_under
 from batonq.api.http.server import HttpServer
 
@@ -11,6 +11,7 @@ __all__ = [
     "Direct",
     "Gate",
     "Handler",
+    "Heads",
     "HttpLimits",
     "HttpServer",
     "LocalGate",

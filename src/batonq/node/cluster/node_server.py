@@ -7,22 +7,24 @@ without being executed again. The name includes the epoch of the owner that is m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from batonq.core.commands import Receive
 from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
-from batonq.log.cancellation import heard
 from batonq.log.layout import CATALOG_SHARD
+from batonq.node import events
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.messages.received import Delivery, Received
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
+from batonq.node.routing.submission import Waiting, client_error
 from batonq.node.tasks import Tasks
 
 REMEMBERED_S = 20.0
@@ -32,6 +34,7 @@ NAMES_MAX = 500_000  # of calls whose answers took too much memory: more than a 
 SUBMIT = f"/{wire.SUBMIT}"
 POLL = f"/{wire.POLL}"
 MATCHING = "/receive_matching"
+HINT = "/hint"
 CANCELLED = (POLL, MATCHING)  # calls whose owner is told when no client waits for them any more
 DIGITS_MAX = 18
 Leases = list[tuple[int, list[tuple[int, int, int]]]]  # claims on messages of a queue
@@ -54,14 +57,32 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
+Answer = bytes | Exception
+# Called with the answer. Returns True: the caller has it; False: the caller has disconnected; None: `confirm` or
+# `abandon` follows.
+Tell = Callable[[Answer], bool | None]
+
+
 @dataclass(slots=True, eq=False)
 class Call:
-    task: asyncio.Task[bytes]
     path: str
-    body: bytes  # the request, for as long as it may have to be undone
-    waiting: int = 0  # requests that wait for its answer
+    body: bytes = b""  # the request, for as long as it may have to be undone
+    answer: Answer | None = None  # None: the call is still running
+    work: Waiting | None = None  # stops the running call
+    waiting: list[Asked] = field(default_factory=list)  # requests that wait for its answer
     told: bool = False  # some request got the answer
     instead: bytes = b""  # the answer from now on
+
+    def size(self) -> int:
+        return len(self.answer) if isinstance(self.answer, bytes) else 0
+
+
+class Asked(NamedTuple):
+    """A request that makes a call, or repeats it."""
+
+    name: str
+    call: Call
+    tell: Tell
 
 
 class Memory:
@@ -92,21 +113,22 @@ class Memory:
 
     def add(self, name: str, call: Call) -> None:
         self._calls[name] = call
-        call.task.add_done_callback(lambda _: self._ended(name))
         self._shrink()
 
     def forget(self, name: str) -> None:
         call = self._calls.pop(name, None)
         if call is not None and self._ends.pop(name, None) is not None:
-            self._bytes -= _size(call.task)
+            self._bytes -= call.size()
 
-    def _ended(self, name: str) -> None:
-        call = self._calls.get(name)
-        if call is None or call.task.cancelled() or isinstance(call.task.exception(), NotOwner):
-            self._calls.pop(name, None)  # the call was not executed, and may be next time
+    def end(self, name: str, call: Call) -> None:
+        """A call has its answer."""
+        if self._calls.get(name) is not call:
+            return
+        if isinstance(call.answer, NotOwner):
+            del self._calls[name]  # the call was not executed, and may be next time
             return
         self._ends[name] = asyncio.get_running_loop().time()
-        self._bytes += _size(call.task)
+        self._bytes += call.size()
 
     def _shrink(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -126,22 +148,34 @@ class Memory:
             del self._names[oldest]
 
 
-def _size(task: asyncio.Task[bytes]) -> int:
-    return 0 if task.exception() is not None else len(task.result())
-
-
-def _without_leases(call: Call) -> tuple[list[Any], Leases]:
+def _without_leases(call: Call, answer: bytes) -> tuple[list[Any], Leases]:
     """Split the outcomes of a call from the leases of its receives.
 
     A receive with an attempt id keeps its leases: the client asks for the same leases again.
     """
-    outcomes = wire.decode_outcomes(call.task.result())
+    outcomes = wire.decode_outcomes(answer)
     leases: Leases = []
     for at, (command, outcome) in enumerate(zip(wire.decode_commands(call.body), outcomes, strict=True)):
         if isinstance(outcome, Received) and isinstance(command, Receive) and outcome and not command.attempt:
             leases.append((command.queue, outcome.leases.claims()))
             outcomes[at] = Received(outcome.shard)
     return outcomes, leases
+
+
+def _unknown(path: str) -> NotFound:
+    return NotFound(f"Unknown internal path {path!r}: the calling node may run a newer release.")
+
+
+class TaskWork:
+    """A call that runs in a task."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[bytes]) -> None:
+        self._task = task
+
+    def abandon(self) -> None:
+        self._task.cancel()
 
 
 class Serving(Protocol):
@@ -172,70 +206,163 @@ class ShardAnswering:
 
     async def handle(self, path: str, name: str, body: bytes) -> bytes:
         """The answer to a request below `/internal/`, by the name of the call if it has one. Raises BatonError."""
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def tell(answer: Answer) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        asked = self.begin(path, name, body, tell)
+        try:
+            answer = await answered
+        except asyncio.CancelledError:
+            self.abandon(asked)
+            raise
+        self._confirm(asked)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def begin(self, path: str, name: str, body: bytes, tell: Tell) -> Asked:
+        """Start to answer a request like `handle`, without a task. `tell` gets the answer or an error, now or later."""
         call = self._memory.find(name) if name else None
-        if call is None:
-            if self._memory.has_lost(name):
-                raise Unavailable(
-                    "The request may or may not have been executed: its answer is no longer stored. Retry."
-                )
-            if name and self._memory.is_full():
-                raise Unavailable(
+        if call is not None:
+            asked = Asked(name, call, tell)
+            call.waiting.append(asked)
+            if call.answer is not None:
+                self._answer(asked, call.instead or call.answer)
+            return asked
+        call = Call(path)
+        asked = Asked(name, call, tell)
+        call.waiting.append(asked)
+        if self._memory.has_lost(name):
+            self._answer(
+                asked,
+                Unavailable("The request may or may not have been executed: its answer is no longer stored. Retry."),
+            )
+        elif name and self._memory.is_full():
+            self._answer(
+                asked,
+                Unavailable(
                     f"The request was not executed: this node received more than {NAMES_MAX} requests in "
                     f"{REMEMBERED_S:g} s and could not tell whether this one was a repetition. Retry later."
-                )
-            kept = body if path.endswith((SUBMIT, POLL)) else b""
-            call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
-            call.task.add_done_callback(heard)
+                ),
+            )
+        else:
             if name:
                 self._memory.add(name, call)
-        call.waiting += 1
+            self._start(name, call, body)
+        return asked
+
+    def abandon(self, asked: Asked) -> None:
+        """The caller has disconnected before it was told."""
+        call = asked.call
+        if asked in call.waiting:
+            call.waiting.remove(asked)
+            if not call.waiting:  # else another request repeats the call, and wants its answer
+                self._give_up(asked.name, call)
+
+    def _answer(self, asked: Asked, answer: Answer) -> None:
+        is_told: bool | None = False
         try:
-            answer = await asyncio.shield(call.task)
-            call.told = True
-            if path.endswith(SUBMIT):
-                call.body = b""
-            return call.instead or answer
-        except asyncio.CancelledError:
-            if call.waiting == 1:  # else another request repeats the call, and wants its answer
-                self._give_up(name, call)
-            raise
-        finally:
-            call.waiting -= 1
+            is_told = asked.tell(answer)
+        except Exception:
+            events.logger.exception("a response could not be written")
+        if is_told:
+            self._confirm(asked)
+        elif is_told is not None:
+            self.abandon(asked)
+
+    def _confirm(self, asked: Asked) -> None:
+        """The caller has the answer."""
+        call = asked.call
+        call.waiting.remove(asked)
+        call.told = True
+        if call.path.endswith(SUBMIT):
+            call.body = b""
+
+    # --- calls in progress
+
+    def _start(self, name: str, call: Call, body: bytes) -> None:
+        if not call.path.endswith((SUBMIT, POLL)):
+            task = asyncio.get_running_loop().create_task(self._run(call.path, name, body))
+            call.work = TaskWork(task)
+            task.add_done_callback(partial(self._ran, name, call))
+            return
+        call.body = body
+        try:
+            port = self._port_of(call.path, name)
+            work = wire.Execution(port, wire.decode_commands(body), partial(self._executed, name, call))
+            if call.answer is None:
+                call.work = work
+        except Exception as problem:
+            self._end(name, call, problem)
+
+    def _executed(self, name: str, call: Call, outcomes: list[Any]) -> None:
+        answer: Answer
+        try:
+            answer = wire.encode_outcomes(outcomes)
+        except Exception as problem:
+            wire.give_back_all(outcomes)
+            answer = problem
+        self._end(name, call, answer)
+
+    def _ran(self, name: str, call: Call, task: asyncio.Task[bytes]) -> None:
+        if task.cancelled():
+            if call.answer is None:
+                self._memory.forget(name)  # the call was not executed, and may be next time
+                self._end(name, call, Unavailable("The request was cancelled. Retry."))
+            return
+        problem = task.exception()
+        answer = task.result() if problem is None else problem if isinstance(problem, Exception) else client_error(problem)
+        if call.answer is None:
+            self._end(name, call, answer)
+        elif isinstance(answer, bytes):
+            self._undo(call, answer)  # the caller gave up at the same time
+
+    def _end(self, name: str, call: Call, answer: Answer) -> None:
+        if call.answer is not None:
+            return
+        call.answer = answer
+        call.work = None
+        self._memory.end(name, call)
+        is_wanted = bool(call.waiting)
+        for asked in (*call.waiting,):
+            self._answer(asked, answer)
+        if not is_wanted:
+            self._give_up(name, call)
 
     def _give_up(self, name: str, call: Call) -> None:
         """Handle a caller that disconnected. The call is still executed, but its received messages are given back."""
-        if call.path.endswith(CANCELLED):
+        if call.path.endswith(SUBMIT):
+            self._undo_receives(call)
+        elif call.path.endswith((*CANCELLED, HINT)):
             self._memory.forget(name)
-            self._undoing.spawn(self._undo(call))
-        elif call.path.endswith("/hint"):
-            self._memory.forget(name)
-            call.task.cancel()
-        elif call.path.endswith(SUBMIT):
-            self._undoing.spawn(self._undo_receives(call))
+            if isinstance(call.answer, bytes):
+                self._undo(call, call.answer)
+            elif call.work is not None:
+                work = call.work
+                self._end(name, call, Unavailable("The caller gave up the request."))
+                work.abandon()
 
-    async def _undo(self, call: Call) -> None:
-        call.task.cancel()
-        await asyncio.wait((call.task,))
-        if call.task.cancelled() or call.task.exception() is not None:
-            return
+    def _undo(self, call: Call, answer: bytes) -> None:
         if call.path.endswith(MATCHING):
-            await self._node.give_back(wire.decode_answer(MATCHING[1:], call.task.result()))
-        else:
-            await self._give_back(call, _without_leases(call)[1])
+            self._undoing.spawn(self._node.give_back(wire.decode_answer(MATCHING[1:], answer)))
+        elif call.path.endswith(POLL):
+            self._undoing.spawn(self._give_back(call, _without_leases(call, answer)[1]))
 
-    async def _undo_receives(self, call: Call) -> None:
-        """Undo the receives of a call that also did other things.
+    def _undo_receives(self, call: Call) -> None:
+        """Undo the receives of a call that also did other things, when no caller is left that wants its answer.
 
         A caller that repeats the call is told that its receives were not executed. A caller that has repeated it
         meanwhile, or that got the answer, keeps the leases.
         """
-        await asyncio.wait((call.task,))
-        if call.waiting or call.told or call.task.cancelled() or call.task.exception() is not None:
+        if call.waiting or call.told or call.instead or not isinstance(call.answer, bytes):
             return
-        outcomes, leases = _without_leases(call)
+        outcomes, leases = _without_leases(call, call.answer)
         if leases:
             call.instead = wire.encode_outcomes(outcomes)
-            await self._give_back(call, leases)
+            self._undoing.spawn(self._give_back(call, leases))
 
     async def _give_back(self, call: Call, leases: Leases) -> None:
         """Give leases back. Those that cannot be given back expire."""
@@ -247,8 +374,8 @@ class ShardAnswering:
 
     async def _run(self, path: str, name: str, body: bytes) -> bytes:
         match path.split("/"):
-            case ["shards", number, operation] if (shard := _number(number)) is not None:
-                return await self._shard(shard, operation, name, body)
+            case ["shards", _, operation]:
+                return await wire.answer(self._port_of(path, name), operation, body)
             case ["catalog", command]:
                 catalog = self._node.catalog
                 if not catalog.owned:
@@ -257,14 +384,18 @@ class ShardAnswering:
                 return await catalog.answer(command, body)
             case ["node", what]:
                 return await self._own(what, body)
-        raise NotFound(f"Unknown internal path {path!r}: the calling node may run a newer release.")
+        raise _unknown(path)
 
-    async def _shard(self, number: int, operation: str, name: str, body: bytes) -> bytes:
-        port = self._node.port_here(number)
-        if port is None:
-            raise NotOwner(f"This node does not own shard {number}.")
-        self._check_meant(number, name)
-        return await wire.answer(port, operation, body)
+    def _port_of(self, path: str, name: str) -> ShardPort:
+        """The port of the shard that a path names."""
+        match path.split("/"):
+            case ["shards", text, _] if (number := _number(text)) is not None:
+                port = self._node.port_here(number)
+                if port is None:
+                    raise NotOwner(f"This node does not own shard {number}.")
+                self._check_meant(number, name)
+                return port
+        raise _unknown(path)
 
     def _check_meant(self, shard: int, name: str) -> None:
         meant, epoch = _meant_epoch(name), self._node.epoch_here(shard)

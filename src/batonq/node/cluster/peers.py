@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl as tls
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
 from batonq.errors import BatonError, Unavailable
@@ -28,6 +30,10 @@ HEAD_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 64 << 20
 UNIX = "unix:"  # an address on this machine: unix:/path/of/a/socket
 UNIX_PATH_MAX = 100  # the system allows a few more
+_HEAD_END = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,12})[ \t]*(?:\r|$)", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close[ \t]*(?:\r|$)", re.IGNORECASE)
+_CHALLENGE = re.compile(rb"\r\n%b:[ \t]*([^\r\n]*)" % CHALLENGE_HEADER.encode(), re.IGNORECASE)
 
 
 class NotSent(Unavailable):
@@ -64,16 +70,105 @@ def short_path(path: str) -> Iterator[str]:
         os.close(directory)
 
 
-class _Line(NamedTuple):
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-
-
 class _Answer(NamedTuple):
     status: int
     body: bytes
     challenge: str
     goes_on: bool  # another request may follow on the same connection
+
+
+class _Broken(Exception):
+    """No answer came over a connection. `silent`: the connection was closed before a byte of the answer arrived."""
+
+    def __init__(self, why: str, silent: bool = False) -> None:
+        super().__init__(why)
+        self.silent = silent
+
+
+class _Line(asyncio.Protocol):
+    """A connection to another node, with one request at a time."""
+
+    __slots__ = ("_answer", "_head", "_loop", "_missing", "_parts", "_timer", "_transport", "is_open")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._answer: asyncio.Future[_Answer] | None = None  # that a caller waits for
+        self._timer: asyncio.TimerHandle | None = None
+        self._head = b""  # of the answer, as far as it was received
+        self._missing = -1  # bytes of the body; -1: the head is not complete
+        self._parts: list[bytes] = []  # of the body
+        self.is_open = False
+
+    async def ask(self, head: bytes, body: bytes, timeout_s: float) -> _Answer:
+        """Raises _Broken."""
+        answer: asyncio.Future[_Answer] = self._loop.create_future()
+        self._answer = answer
+        self._head, self._missing, self._parts = b"", -1, []
+        self._timer = self._loop.call_later(timeout_s, self._fail, "TimeoutError")
+        self._transport.writelines((head, body))
+        try:
+            return await answer
+        finally:
+            self._timer.cancel()
+            self._answer = None
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.close()
+
+    def _fail(self, why: str, silent: bool = False) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(_Broken(why, silent))
+
+    # --- from the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport is not a subclass
+        self.is_open = True
+
+    def eof_received(self) -> None:
+        self.is_open = False
+        self._fail("the connection was closed", silent=not self._head)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open = False
+        why = "the connection was closed" if error is None else str(error) or type(error).__name__
+        self._fail(why, silent=not self._head)
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None or self._answer.done():
+            self.close()  # nothing was asked
+            return
+        if self._missing < 0:
+            self._head += data
+            end = self._head.find(_HEAD_END)
+            if end < 0:
+                if len(self._head) > HEAD_BYTES_MAX:
+                    self._fail("the head of the response is too large")
+                return
+            data = self._head[end + len(_HEAD_END) :]
+            self._head = self._head[:end]
+            length = _LENGTH.search(self._head)
+            self._missing = -1 if length is None else int(length[1])
+            if not 0 <= self._missing <= ANSWER_BYTES_MAX:
+                self._fail("the response has no Content-Length")
+                return
+        self._parts.append(data)
+        self._missing -= len(data)
+        if self._missing <= 0:
+            self._end(self._answer)
+
+    def _end(self, answer: asyncio.Future[_Answer]) -> None:
+        head = self._head
+        if self._missing or not head[9:12].isdigit():
+            self._fail("the response is not valid")
+            return
+        status = int(head[9:12])
+        challenge = _CHALLENGE.search(head) if status == 401 else None
+        body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        told = "" if challenge is None else challenge[1].decode("latin-1")
+        answer.set_result(_Answer(status, body, told, self.is_open and _CLOSE.search(head) is None))
 
 
 class Peers:
@@ -118,9 +213,9 @@ class Peers:
         idle = self._idle.get(address)
         while idle:
             line = idle.pop()
-            if not line.reader.at_eof() and not line.writer.is_closing():
+            if line.is_open:
                 return line
-            line.writer.close()
+            line.close()
         return None
 
     async def _connect(self, address: str) -> _Line:
@@ -132,8 +227,9 @@ class Peers:
             context = self.context = self.context or tls.create_default_context()
         try:
             async with asyncio.timeout(CONNECT_S):
+                loop = asyncio.get_running_loop()
                 port = parts.port or (443 if context else 80)
-                return _Line(*await asyncio.open_connection(parts.hostname, port, ssl=context, limit=HEAD_BYTES_MAX))
+                return (await loop.create_connection(lambda: _Line(loop), parts.hostname, port, ssl=context))[1]
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
@@ -141,8 +237,9 @@ class Peers:
     async def _connect_here(address: str) -> _Line:
         try:
             async with asyncio.timeout(CONNECT_S):
+                loop = asyncio.get_running_loop()
                 with short_path(address.removeprefix(UNIX)) as path:
-                    return _Line(*await asyncio.open_unix_connection(path, limit=HEAD_BYTES_MAX))
+                    return (await loop.create_unix_connection(lambda: _Line(loop), path))[1]
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
@@ -151,43 +248,38 @@ class Peers:
         line = kept or await self._connect(address)
         goes_on = False
         try:
-            async with asyncio.timeout(timeout_s):
-                line.writer.write(head + body)
-                answer = await _read(line.reader)
-                goes_on = answer.goes_on
-        except (OSError, TimeoutError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
-            text = f"{address} did not answer: {str(problem) or type(problem).__name__}"
-            raise (ClosedUnanswered if kept and _is_silent(problem) else NoAnswer)(text) from None
+            answer = await line.ask(head, body, timeout_s)
+            goes_on = answer.goes_on
+        except _Broken as problem:
+            text = f"{address} did not answer: {problem}"
+            raise (ClosedUnanswered if kept and problem.silent else NoAnswer)(text) from None
         finally:
             if not goes_on:
-                line.writer.close()
+                line.close()
         if goes_on:
             idle = self._idle.setdefault(address, [])
             if len(idle) < IDLE_MAX:
                 idle.append(line)
             else:
-                line.writer.close()
+                line.close()
         return answer
 
     def close(self) -> None:
         for lines in self._idle.values():
             for line in lines:
-                line.writer.close()
+                line.close()
         self._idle.clear()
 
 
-def _is_silent(problem: Exception) -> bool:
-    """Whether a connection closed without any answer."""
-    if isinstance(problem, asyncio.IncompleteReadError):
-        return not problem.partial
-    return isinstance(problem, ConnectionError)
+@lru_cache(maxsize=1_024)
+def _host(address: str) -> str:
+    return urlsplit(address).netloc or "localhost"
 
 
 def _head(address: str, path: str, call: str, length: int, stamp: str, signature: str) -> bytes:
-    host = urlsplit(address).netloc or "localhost"
     signed = f"{STAMP_HEADER}: {stamp}\r\n{SIGNATURE_HEADER}: {signature}\r\n" if signature else ""
     return (
-        f"{signing.METHOD} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
+        f"{signing.METHOD} {path} HTTP/1.1\r\nHost: {_host(address)}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
         f"Content-Length: {length}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
     ).encode("latin-1")
 
@@ -195,15 +287,3 @@ def _head(address: str, path: str, call: str, length: int, stamp: str, signature
 def _problem(answer: _Answer) -> BatonError:
     problem = wire.decode_problem(answer.body)
     return Unavailable(problem.message) if type(problem) is BatonError and answer.status == 503 else problem
-
-
-async def _read(reader: asyncio.StreamReader) -> _Answer:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    status = int(head[0].partition(" ")[2][:3])
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
-    length = int(headers["content-length"]) if "content-length" in headers else -1
-    if not 0 <= length <= ANSWER_BYTES_MAX:
-        raise ValueError("the response has no Content-Length")
-    body = await reader.readexactly(length)
-    goes_on = headers.get("connection", "").lower() != "close"
-    return _Answer(status, body, headers.get(CHALLENGE_HEADER, "") if status == 401 else "", goes_on)

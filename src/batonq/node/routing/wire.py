@@ -11,6 +11,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
 
@@ -34,7 +35,7 @@ from batonq.core.commands import (
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Received
 from batonq.node.routing.ports import ShardOperations, ShardPort
-from batonq.node.routing.submission import client_error, submitted
+from batonq.node.routing.submission import Waiting, awaited, client_error
 
 CONTENT_TYPE = "application/msgpack"
 SUBMIT = "submit"  # the operation that executes commands
@@ -252,27 +253,65 @@ def _error(told: Problem) -> BatonError:
 async def answer(port: ShardPort, operation: str, data: bytes) -> bytes:
     """Run a call of another node at the shard's own port. Raises BatonError."""
     if operation in (SUBMIT, POLL):
-        return encode_outcomes(await execute(port, decode_commands(data)))
+        commands = decode_commands(data)
+
+        def begin(done: Callable[[list[Any]], None]) -> Execution:
+            return Execution(port, commands, done)
+
+        return encode_outcomes(await awaited(begin, give_back_all))
     arguments = decode_arguments(operation, data)
     return encode(await getattr(port, operation)(*arguments))
 
 
-async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
-    """The outcomes of several commands. A command that failed has its error in its place."""
-    if len(commands) == 1:
-        try:
-            return [await submitted(port.submit, commands[0])]
-        except Exception as problem:
-            return [client_error(problem)]
-    tasks = [asyncio.ensure_future(submitted(port.submit, command)) for command in commands]
-    try:
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    except asyncio.CancelledError:
-        for task in tasks:  # unfinished tasks give their messages back themselves
-            if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
-                task.result().give_back()
-        raise
-    return _fitting([client_error(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes])
+class Execution:
+    """Commands of one call in progress. Calls `done` once, with an outcome per command. A command that failed has its
+    error in its place.
+    """
+
+    __slots__ = ("_done", "_missing", "_outcomes", "_polls")
+
+    def __init__(self, port: ShardPort, commands: Sequence[Command], done: Callable[[list[Any]], None]) -> None:
+        self._done: Callable[[list[Any]], None] | None = done
+        self._outcomes: list[Any] = [None] * len(commands)
+        self._missing = len(commands)
+        self._polls: list[Waiting] = []
+        if not commands:
+            done([])
+        for at, command in enumerate(commands):
+            ended = partial(self._ended, at)
+            try:
+                poll = port.submit(command, ended)
+            except Exception as problem:
+                ended(client_error(problem))
+            else:
+                if poll is not None:
+                    self._polls.append(poll)
+
+    def _ended(self, at: int, outcome: Any) -> None:
+        if self._done is None:
+            give_back_all((outcome,))
+            return
+        self._outcomes[at] = outcome
+        self._missing -= 1
+        if not self._missing:
+            done, self._done = self._done, None
+            done(_fitting(self._outcomes) if len(self._outcomes) > 1 else self._outcomes)
+
+    def abandon(self) -> None:
+        """The caller no longer wants the outcomes: messages that were received, or are received from now on, are given
+        back.
+        """
+        if self._done is not None:
+            self._done = None
+            for poll in self._polls:
+                poll.abandon()
+            give_back_all(self._outcomes)
+
+
+def give_back_all(outcomes: Sequence[Any]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, Received):
+            outcome.give_back()
 
 
 def _fitting(outcomes: list[Any]) -> list[Any]:
