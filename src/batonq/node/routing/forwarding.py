@@ -13,15 +13,16 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
-from batonq.core.commands import Command, Receive
+from batonq.core.commands import Command, Leases, Receive
 from batonq.errors import BatonError, OverLimit
 from batonq.node.messages.received import Received
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import Done, Waiting, client_error, tell
-from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
+from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, join, size_of
 from batonq.node.tasks import Tasks
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long the call itself may wait in ms
@@ -85,7 +86,8 @@ class RemoteShard:
             self._add(command, done)
             return None
         poll = _ForwardedPoll()
-        self._add(replace(command, wait_ms=0), lambda outcome: self._received(command, poll, done, outcome))
+        first = replace(command, wait_ms=0) if command.wait_ms else command
+        self._add(first, partial(self._received, command, poll, done))
         return poll
 
     def _received(self, command: Receive, poll: _ForwardedPoll, done: Done, outcome: Any) -> None:
@@ -146,21 +148,22 @@ class RemoteShard:
                 raise ValueError(f"{len(commands)} commands got {len(outcomes)} outcomes")
         except Exception as problem:
             return [client_error(problem)] * len(commands)
+        leases: dict[int, list[Leases]] = {}  # by queue
         for command, outcome in zip(commands, outcomes, strict=True):
-            if isinstance(outcome, Received) and isinstance(command, Receive) and not command.attempt:
-                self._can_be_given_back(command.queue, outcome)
+            if isinstance(outcome, Received) and isinstance(command, Receive) and outcome.leases.slots:
+                leases.setdefault(command.queue, []).append(outcome.leases)
+                if not command.attempt:
+                    outcome.give_back = partial(self._give_back, command.queue, outcome.leases)
+        for some in leases.values():
+            join(some)
         return outcomes
 
-    def _can_be_given_back(self, queue: int, received: Received) -> None:
-        received.give_back = lambda: self._give_back(queue, received.leases.claims())
-
-    def _give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
+    def _give_back(self, queue: int, leases: Leases) -> None:
         async def give_back() -> None:
             with suppress(BatonError):  # if that fails, the leases expire
-                await self._port.give_back(queue, claims)
+                await self._port.give_back(queue, leases.claims())
 
-        if claims:
-            self._tasks.spawn(give_back())
+        self._tasks.spawn(give_back())
 
     @property
     def _port(self) -> ShardPort:

@@ -56,8 +56,12 @@ class _Form(NamedTuple):
     """A class of the core on the wire: an array of its fields, behind a number that identifies the class."""
 
     struct: type[Struct]
-    values: Callable[[Any], tuple[Any, ...]]
+    values: Callable[[Any], tuple[Any, ...]]  # of an object, in the order of the array
     plain: type
+    in_order: Callable[[Any], tuple[Any, ...]]  # of an array, in the order of the class's own arguments
+
+    def make(self, struct: Struct) -> Any:
+        return self.plain(*self.in_order(struct))
 
 
 def _form(plain: type, tag: int, left_out: Sequence[str] = (), **types: Any) -> _Form:
@@ -74,7 +78,9 @@ def _form(plain: type, tag: int, left_out: Sequence[str] = (), **types: Any) -> 
         if each.default_factory is not MISSING
     ]
     struct = defstruct(plain.__name__, columns, array_like=True, tag=tag, gc=False)
-    return _Form(struct, attrgetter(*(name for name, *_ in columns)), plain)
+    arguments = [each.name for each in names]
+    assert arguments == [each.name for each in fields(plain)][: len(arguments)], "what is left out stands at the end"
+    return _Form(struct, attrgetter(*(name for name, *_ in columns)), plain, attrgetter(*arguments))
 
 
 _leases = _form(Leases, 0, ("whole", "start", "kept"))
@@ -120,7 +126,7 @@ def _written(value: Any) -> Any:
     form = _COMMANDS.get(type(value)) or _OUTCOMES.get(type(value))
     if form is not None:
         written: Any = form.struct(*form.values(value))
-        if isinstance(value, Received):
+        if form is _received:
             written.leases = _leases.struct(*_leases.values(value.leases))
         return written
     if value is ALONE:
@@ -130,17 +136,16 @@ def _written(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     """Convert a wire form back to the command or outcome."""
-    if isinstance(value, _Alone):
-        return ALONE
     form = _PLAIN.get(type(value))
     if form is None:
-        return [*map(_heard, value.each)] if isinstance(value, _Results) else _error(value.problem)
-    names = form.struct.__struct_fields__
-    plain = form.plain(**dict(zip(names, form.values(value), strict=True)))
-    if isinstance(plain, Sent):
+        if isinstance(value, _Results):
+            return value.each if value.each.count(None) == len(value.each) else [*map(_heard, value.each)]
+        return ALONE if isinstance(value, _Alone) else _error(value.problem)
+    plain = form.make(value)
+    if form is _sent:
         plain.each = [*map(_heard, plain.each)]
-    elif isinstance(plain, Received):
-        plain.leases = _read(plain.leases)
+    elif form is _received:
+        plain.leases = _leases.make(plain.leases)
     return plain
 
 
@@ -175,10 +180,10 @@ OPERATIONS = _operations()
 
 
 def _hook(value: Any) -> Any:
-    if isinstance(value, BatonError):
-        return Problem(value.code, value.message)
     if isinstance(value, (array, range)):
         return list(value)
+    if isinstance(value, BatonError):
+        return Problem(value.code, value.message)
     raise NotImplementedError(f"{type(value).__name__} cannot go over the wire")
 
 
