@@ -106,10 +106,13 @@ class RemoteShard:
         if self._scheduled is None:
             newest_s = next(reversed(self._under_way.values()), -PATIENCE_S)
             wait_s = newest_s + PATIENCE_S - self._loop.time() if len(self._under_way) < CALLS_MAX else PATIENCE_S
-            if wait_s > 0:
-                self._scheduled = self._loop.call_later(wait_s, self._begin)
-            else:
-                self._scheduled = self._loop.call_soon(self._begin)
+            self._schedule(wait_s)
+
+    def _schedule(self, wait_s: float) -> None:
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        call_soon = self._loop.call_soon
+        self._scheduled = self._loop.call_later(wait_s, self._begin) if wait_s > 0 else call_soon(self._begin)
 
     def _begin(self) -> None:
         """Send the commands that have gathered, up to the limit of one call."""
@@ -134,10 +137,10 @@ class RemoteShard:
     async def _forward(self, call: object, some: list[_One]) -> None:
         outcomes = await self._ask(wire.SUBMIT, [one.command for one in some])
         del self._under_way[call]
-        if self._gathered:
-            self._begin()  # the owner works on the next call while the replies are written
         for one, outcome in zip(some, outcomes, strict=True):
             tell(one.done, outcome)
+        if self._gathered:  # in the next turn: some clients that were told have sent their next requests by then
+            self._schedule(0.0)
 
     async def _ask(self, operation: str, commands: Sequence[Command], wait_ms: int = 0) -> list[Any]:
         """Return an outcome per command. If the call fails, every command gets the same error."""
