@@ -52,16 +52,18 @@ class InternalApp:
         try:
             refused = self._refusal(request, call)
         except BatonError as problem:
-            refused = _response(request, problem)
+            refused = _response(request.path, problem)
         if refused is not None:
             reply(self._written(refused))
             return True
 
+        path = request.path  # `tell` must not refer to the request, which would then only be freed by a collection
+
         def tell(answer: bytes | Exception) -> bool:
-            return reply(self._written(_response(request, answer)))
+            return reply(self._written(_response(path, answer)))
 
         request.cancellable = True  # a call continues when its connection is lost, unless it is a long poll
-        asked = self._answering.begin(request.path.removeprefix(PREFIX), call, request.body, tell)
+        asked = self._answering.begin(path.removeprefix(PREFIX), call, request.body, tell)
         request.abandon = partial(self._answering.abandon, asked)
         return True
 
@@ -75,8 +77,8 @@ class InternalApp:
             request.cancellable = True
             answer = await self._answering.handle(request.path.removeprefix(PREFIX), call, request.body)
         except Exception as problem:
-            return _response(request, problem)
-        return _response(request, answer)
+            return _response(request.path, problem)
+        return _response(request.path, answer)
 
     def _written(self, response: Response) -> bytes:
         return self._heads.head(response, close=False) + response.body
@@ -111,11 +113,11 @@ class InternalApp:
         return None
 
 
-def _response(request: Request, answer: bytes | Exception) -> Response:
+def _response(path: str, answer: bytes | Exception) -> Response:
     if isinstance(answer, bytes):
         return Response(200, answer, wire.CONTENT_TYPE)
     if not isinstance(answer, BatonError):
-        events.logger.error("a request from another node failed: %s", request.path, exc_info=answer)
+        events.logger.error("a request from another node failed: %s", path, exc_info=answer)
         answer = BatonError("An internal error occurred on the other node; see its log.")
     return Response(answer.status, wire.encode_problem(answer), wire.CONTENT_TYPE)
 
