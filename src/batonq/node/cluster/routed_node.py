@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 
 from batonq.core.catalog.machine import Catalog
 from batonq.node.catalog.catalog_host import Changes
@@ -26,12 +27,13 @@ class RoutedNode(Node):
         self._receipt_keys = -1
 
     def _open_routing(self, owners: Owners) -> None:
+        start, numbers = self.world.random_bytes(16).hex(), count(1)
         self._routing = Routing(
             owners=owners,
             peers=self.peers,
             local=self.port_here,
             catalog=self._catalog_here,
-            new_call=lambda: self.world.random_bytes(16).hex(),
+            new_call=lambda: f"{start}.{next(numbers)}",
         )
         self._recovery = Recovery(
             settings=self.settings,

@@ -37,7 +37,7 @@ MOVED_S = 0.5  # a former owner may still answer for this long
 GIVE_UP_S = 2.0
 UNKNOWN = "The shard's owner did not answer. It may or may not have executed the request. Retry."
 LOOK_S = 0.3  # a request that waits for an owner reads the leases this often, beside being notified
-Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
+Here = Callable[[], Awaitable[bytes | None] | None]  # the answer of this node itself, if it serves the shard by now
 
 
 class Owners(Protocol):
@@ -106,22 +106,19 @@ class Routing:
         port = self._ports.get((shard, at_once))
         if port is None:
 
-            async def call(operation: str, data: bytes, wait_ms: int) -> bytes:
-                return await self._call_shard(shard, operation, data, wait_ms, at_once)
+            def call(operation: str, data: bytes, wait_ms: int) -> Awaitable[bytes]:
+                def here() -> Awaitable[bytes] | None:
+                    local = self._local(shard)
+                    return None if local is None else wire.answer(local, operation, data)
+
+                return self._call(shard, f"{PREFIX}shards/{shard}/{operation}", data, wait_ms, here, at_once)
 
             port = self._ports[shard, at_once] = RemoteShard(call)
         return cast(ShardPort, port)
 
-    async def _call_shard(self, shard: int, operation: str, data: bytes, wait_ms: int, at_once: bool) -> bytes:
-        async def here() -> bytes | None:
-            local = self._local(shard)
-            return None if local is None else await wire.answer(local, operation, data)
-
-        return await self._call(shard, f"{PREFIX}shards/{shard}/{operation}", data, wait_ms, here, at_once)
-
     async def ask_catalog(self, name: str, data: bytes, wait_ms: int) -> bytes:
-        async def here() -> bytes | None:
-            return await self._catalog(name, data)
+        def here() -> Awaitable[bytes | None]:
+            return self._catalog(name, data)
 
         return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
 
@@ -143,10 +140,10 @@ class Routing:
             if asked is not None and (lease is None or lease != asked):
                 raise Unavailable(UNKNOWN)
             again = False
-            if asked is None:
-                done = await here()
-                if done is not None:
-                    return done
+            if asked is None and (answering := here()) is not None:
+                answer = await answering
+                if answer is not None:
+                    return answer
             if lease is not None and lease.node != self._owners.node:
                 try:
                     name = call_name(call, lease.epoch)
