@@ -229,7 +229,7 @@ class Peers:
             async with asyncio.timeout(CONNECT_S):
                 loop = asyncio.get_running_loop()
                 port = parts.port or (443 if context else 80)
-                return (await loop.create_connection(lambda: _Line(loop), parts.hostname, port, ssl=context))[1]
+                return (await loop.create_connection(lambda: _Line(loop), parts.hostname or "", port, ssl=context))[1]
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
