@@ -314,7 +314,11 @@ class ShardAnswering:
                 self._end(name, call, Unavailable("The request was cancelled. Retry."))
             return
         problem = task.exception()
-        answer = task.result() if problem is None else problem if isinstance(problem, Exception) else client_error(problem)
+        answer: Answer
+        if problem is None:
+            answer = task.result()
+        else:
+            answer = problem if isinstance(problem, Exception) else client_error(problem)
         if call.answer is None:
             self._end(name, call, answer)
         elif isinstance(answer, bytes):

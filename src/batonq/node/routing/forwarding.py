@@ -22,7 +22,7 @@ from batonq.node.messages.received import Received
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import Done, Waiting, client_error, tell
-from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, join, size_of
+from batonq.node.shard_host.command_groups import TOGETHER_BYTES_MAX, TOGETHER_MAX, join_leases, size_of
 from batonq.node.tasks import Tasks
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long the call itself may wait in ms
@@ -158,7 +158,7 @@ class RemoteShard:
                 if not command.attempt:
                     outcome.give_back = partial(self._give_back, command.queue, outcome.leases)
         for some in leases.values():
-            join(some)
+            join_leases(some)
         return outcomes
 
     def _give_back(self, queue: int, leases: Leases) -> None:

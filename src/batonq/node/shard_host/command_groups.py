@@ -159,7 +159,7 @@ class CommandGroups:
         except Exception as problem:
             self._refuse(some, problem)
             return
-        join(outcomes)
+        join_leases(outcomes)
         replies: list[Reply] = []
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
@@ -175,7 +175,7 @@ class CommandGroups:
             self._commit.reply(replies)
 
 
-def join(outcomes: Sequence[Leases | BatonError]) -> None:
+def join_leases(outcomes: Sequence[Leases | BatonError]) -> None:
     """Let leases of requests that were served together be read and sealed together."""
     if len(outcomes) > 1:
         apart = [one for one in outcomes if isinstance(one, Leases) and one.slots and one.whole is None]
