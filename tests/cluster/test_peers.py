@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -282,6 +283,50 @@ def test_a_node_that_is_not_there_was_asked_nothing() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(NoAnswer):
             await Peers(SECRET).ask(f"http://127.0.0.1:{port}", "/internal/any", "", b"", WAIT_S)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+
+
+ANSWERS = {
+    "in pieces": ([b"HTTP/1.1 20", b"0 OK\r\ncontent-length:  5\r", b"\n\r\nab", b"cde"], b"abcde"),
+    "empty": ([b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"], b""),
+    "no length": ([b"HTTP/1.1 200 OK\r\n\r\nabc"], None),
+    "too long": ([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nabc"], None),
+    "too short": ([b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabc"], None),
+    "too much": ([b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\nabc"], None),
+    "no status": ([b"HTTP/1.1 OK\r\nContent-Length: 3\r\n\r\nabc"], None),
+    "endless head": ([b"HTTP/1.1 200 OK\r\n" + b"x" * (65 << 10)], None),
+}
+
+
+@pytest.mark.parametrize("what", ANSWERS)
+def test_only_a_whole_answer_is_an_answer(what: str) -> None:
+    pieces, expected = ANSWERS[what]
+
+    async def main() -> None:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            for piece in pieces:
+                writer.write(piece)
+                await asyncio.sleep(0.01)
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+            ended.set()
+
+        ended = asyncio.Event()
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        peers = Peers(SECRET)
+        if expected is None:
+            with pytest.raises(NoAnswer):
+                await peers.ask(address, "/internal/any", "", b"", WAIT_S)
+        else:
+            assert await peers.ask(address, "/internal/any", "", b"", WAIT_S) == expected
+        peers.close()
+        await ended.wait()
         server.close()
         await server.wait_closed()
 
