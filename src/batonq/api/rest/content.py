@@ -10,19 +10,26 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from batonq.api.rest.shapes import Base64
+from batonq.api.rest.codec import MSGPACK, PACKED_WEIGHT
+from batonq.api.rest.service import Turns
+from batonq.api.rest.shapes import Base64, OnlyAttributes, PackedAttributes
 from batonq.api.sqs.validate import allowed
 from batonq.core import json_text
 from batonq.core.payload import Attribute, Content, decode_attributes
-from batonq.errors import InvalidInput
+from batonq.errors import BatonError, InvalidInput
+from batonq.node.bounded_cache import BoundedCache
 from batonq.queue_attributes import PREFIX
 
 NAME_BYTES_MAX = 256
@@ -37,31 +44,116 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_NUMBER_DIGITS)
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 _NOT_FINITE = "The body contains a number that is not finite, which JSON cannot represent."
+DECODED_BYTES = 64 * 1024  # of MessagePack that are decoded at a time
+TURN_PACKED_BYTES = 32 * 1024  # of lists and maps in MessagePack to convert to JSON per turn of the event loop
+_STRINGS = frozenset((str, bytes))
+_ATTRIBUTE_TYPES = {
+    str: b"String",
+    int: b"Number",
+    float: b"Number",
+    bytes: b"Binary",
+    Base64: b"Binary",
+    dict: b"Binary",
+}
+HEADS_MAX = 1_024  # attribute names that are remembered with their types, because clients use the same again and again
+HEAD_LENGTH_MAX = 128  # longer names are not remembered
+_LENGTH = struct.Struct(">I")
+_heads: BoundedCache[tuple[str, type], bytes] = BoundedCache(HEADS_MAX, HEAD_LENGTH_MAX)
+_decode_attributes = msgspec.msgpack.Decoder(PackedAttributes).decode
+_decode_packed = msgspec.msgpack.Decoder().decode
+Refuse = Callable[[int, BatonError], None]  # is called with the place of a message that cannot be sent, and why
 _SIMPLE = frozenset((str, int, bool, type(None)))
 
 
 # --- bodies in --------------------------------------------------------------------------------
 
 
-def body_from_json(raw: bytes) -> tuple[bytes, int]:
-    """The bytes to store for a JSON value, and their content type."""
-    if raw[:1] == b'"':
-        return _text(raw), _TEXT
-    problem = json_text.problem_of(raw)
-    if problem:
-        raise InvalidInput(problem)
-    return raw, _JSON
-
-
-def _text(raw: bytes) -> bytes:
+def bodies_from_json(texts: Sequence[bytes], refuse: Refuse) -> tuple[Sequence[bytes], list[int]]:
+    """The bytes to store for JSON values, and their content types."""
+    contents = [_TEXT if text[:1] == b'"' else _JSON for text in texts]
+    if _JSON in contents:
+        for at, text in enumerate(texts):
+            if contents[at] == _JSON and (problem := json_text.problem_of(text)):
+                refuse(at, InvalidInput(problem))
+        if _TEXT not in contents:
+            return texts, contents
     try:
-        return _decode_text(raw).encode()
+        return [
+            _decode_text(text).encode() if content == _TEXT else text
+            for text, content in zip(texts, contents, strict=True)
+        ], contents
     except (msgspec.MsgspecError, UnicodeEncodeError):
-        raise InvalidInput("The body is not valid Unicode: it contains an unpaired surrogate.") from None
+        return [_text(at, text, refuse) if contents[at] == _TEXT else text for at, text in enumerate(texts)], contents
+
+
+def _text(at: int, text: bytes, refuse: Refuse) -> bytes:
+    try:
+        return _decode_text(text).encode()
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        refuse(at, InvalidInput("The body is not valid Unicode: it contains an unpaired surrogate."))
+        return b""
+
+
+def bodies_from_packed(raws: Sequence[Raw], refuse: Refuse) -> Turns[tuple[list[bytes], list[int]]]:
+    """Like `bodies_from_json`, for values in MessagePack. They are decoded some at a time, since decoded values can
+    take a hundred times the memory.
+    """
+    bodies: list[bytes] = []
+    contents: list[int] = []
+    lengths = [*map(len, raws)]
+    ends = [*accumulate(lengths)]
+    cost = 0
+    while (start := len(bodies)) < len(raws):
+        end = bisect_right(ends, ends[start] + DECODED_BYTES)
+        some = raws[start:end]
+        values = _decoded(some, lengths[start:end], partial(_refuse_from, start, refuse))
+        kinds = {*map(type, values)}
+        if kinds == {str}:
+            bodies += map(str.encode, values)
+            contents += [_TEXT] * len(values)
+        elif kinds == {bytes}:
+            bodies += values
+            contents += [_BYTES] * len(values)
+        else:
+            for value, length in zip(values, lengths[start:end], strict=True):
+                if type(value) not in _STRINGS:
+                    cost += length
+                    if cost > TURN_PACKED_BYTES:
+                        cost = 0
+                        yield
+                try:
+                    body, content = body_from_value(value)
+                except InvalidInput as problem:
+                    refuse(len(bodies), problem)
+                    body, content = b"", _TEXT
+                bodies.append(body)
+                contents.append(content)
+    return bodies, contents
+
+
+def _decoded(raws: Sequence[Raw], lengths: Sequence[int], refuse: Refuse) -> list[Any]:
+    """Values in MessagePack. None replaces a value that is not valid."""
+    if max(lengths) <= PACKED_WEIGHT.small_bytes:
+        try:
+            return [*map(_decode_packed, raws)]
+        except Exception:  # one of them is not valid
+            pass
+    values: list[Any] = []
+    for at, raw in enumerate(raws):
+        try:
+            values.append(MSGPACK.decode(bytes(raw), Any))
+        except BatonError as problem:
+            refuse(at, problem)
+            values.append(None)
+    return values
+
+
+def _refuse_from(start: int, refuse: Refuse, at: int, problem: BatonError) -> None:
+    refuse(start + at, problem)
 
 
 def body_from_value(value: Any) -> tuple[bytes, int]:
-    """Like `body_from_json`, for a value decoded from MessagePack."""
+    """The bytes to store for a value decoded from MessagePack, and their content type."""
     kind = type(value)
     if kind is bytes:
         return value, _BYTES
@@ -108,11 +200,7 @@ def _check_value(value: Any, depth: int) -> None:
             _check_value(member, depth - 1)
 
 
-def body_from_base64(text: str) -> tuple[bytes, int]:
-    return _bytes_of(text, "bodyBase64"), _BYTES
-
-
-def _bytes_of(text: str, field: str) -> bytes:
+def bytes_of(text: str, field: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (Base64Error, ValueError):
@@ -153,13 +241,57 @@ def base64_of(body: bytes) -> str:
 # --- attributes -------------------------------------------------------------------------------
 
 
-def attributes_from(values: Mapping[str, Any]) -> list[Attribute]:
+def attributes_from(values: Mapping[str, Any]) -> bytes:
     """Attributes as they are stored: text has the SQS type String, a number Number, and bytes Binary."""
-    return [_attribute(name, value) for name, value in values.items()]
+    parts: list[tuple[str, bytes]] = []
+    for name, value in values.items():
+        head = _heads.get((name, type(value)))
+        if head is None:
+            head = _checked_head(name, value)
+        kind = type(value)
+        if kind is str:
+            data = value.encode()
+            if not (value.isprintable() or allowed(data)):
+                raise InvalidInput(
+                    f"The attribute {name} contains control characters, which some protocols cannot carry. Send it as "
+                    "bytes."
+                )
+        elif kind is bytes:
+            data = value
+        elif kind is Base64:
+            data = bytes_of(value.base64, f"The attribute {name}")
+        elif kind is dict:
+            if value.keys() != {"base64"} or type(value["base64"]) is not str:
+                raise _no_attribute(name)
+            data = bytes_of(value["base64"], f"The attribute {name}")
+        elif (kind is int and value.bit_length() < NUMBER_LENGTH_MAX * 3) or (kind is float and math.isfinite(value)):
+            data = repr(value).encode()
+        else:
+            raise _no_attribute(name)
+        parts.append((name, head + _LENGTH.pack(len(data)) + data))
+    parts.sort()
+    return b"".join([part for _, part in parts])
 
 
-def _attribute(name: str, value: Any) -> Attribute:
-    if len(name.encode()) > NAME_BYTES_MAX or not _NAME.fullmatch(name) or name.lower().startswith(("aws.", "amazon.")):
+def attributes_from_packed(raw: Raw) -> Mapping[str, Any]:
+    """The attributes of a message in MessagePack, decoded. Raises InvalidInput or TooLarge."""
+    try:
+        raws = _decode_attributes(raw) or {}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        # With its name, so that the error tells which field is not valid.
+        MSGPACK.decode(b"\x81" + MSGPACK.encode("attributes") + bytes(raw), OnlyAttributes)
+        raise
+    refused: list[BatonError] = []
+    values = _decoded([*raws.values()], [*map(len, raws.values())], lambda at, problem: refused.append(problem))
+    if refused:
+        raise refused[0]
+    return dict(zip(raws, values, strict=True))
+
+
+def _checked_head(name: str, value: Any) -> bytes:
+    """The encoded name and type of an attribute, and the byte that tells text from bytes. See core/payload.py."""
+    raw_name = name.encode()
+    if len(raw_name) > NAME_BYTES_MAX or not _NAME.fullmatch(name) or name.lower().startswith(("aws.", "amazon.")):
         raise InvalidInput(
             f"{name[:NAME_BYTES_MAX]!r} is not a valid attribute name. Use letters, digits, hyphens, underscores "
             f"and single periods between them, at most {NAME_BYTES_MAX} bytes. The prefixes AWS. and Amazon. are "
@@ -170,24 +302,17 @@ def _attribute(name: str, value: Any) -> Attribute:
             f"The prefix {PREFIX} is reserved. Use the message's own field instead of the attribute "
             f"{name[:NAME_BYTES_MAX]}."
         )
-    kind = type(value)
-    if kind is str:
-        data = value.encode()
-        if not allowed(data):
-            raise InvalidInput(
-                f"The attribute {name} contains control characters, which some protocols cannot carry. Send it as "
-                "bytes."
-            )
-        return Attribute(name, "String", data, False)
-    if (kind is int and value.bit_length() < NUMBER_LENGTH_MAX * 3) or (kind is float and math.isfinite(value)):
-        return Attribute(name, "Number", repr(value).encode(), False)
-    if kind is bytes:
-        return Attribute(name, "Binary", value, True)
-    if kind is Base64:
-        return Attribute(name, "Binary", _bytes_of(value.base64, f"The attribute {name}"), True)
-    if kind is dict and value.keys() == {"base64"} and type(value["base64"]) is str:
-        return Attribute(name, "Binary", _bytes_of(value["base64"], f"The attribute {name}"), True)
-    raise InvalidInput(f"The attribute {name} must be a string, a number, or bytes.")
+    data_type = _ATTRIBUTE_TYPES.get(type(value))
+    if data_type is None:
+        raise _no_attribute(name)
+    flag = b"\x02" if data_type == b"Binary" else b"\x01"
+    head = b"".join((_LENGTH.pack(len(raw_name)), raw_name, _LENGTH.pack(len(data_type)), data_type, flag))
+    _heads.put((name, type(value)), head, len(name))
+    return head
+
+
+def _no_attribute(name: str) -> InvalidInput:
+    return InvalidInput(f"The attribute {name} must be a string, a number, or bytes.")
 
 
 def attributes_of(encoded: bytes, *, binary: bool) -> dict[str, Any]:
