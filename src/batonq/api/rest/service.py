@@ -46,6 +46,16 @@ def fault(request: Request, problem: BaseException) -> BatonError:
     return BatonError(FAULT)
 
 
+async def finished(work: Turns[Result]) -> Result:
+    """The result of work that is run turn by turn."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
+
+
 class Call:
     """One request as an operation sees it."""
 
@@ -92,11 +102,8 @@ class Call:
 
         async def go_on() -> None:
             try:
-                while True:
-                    await asyncio.sleep(0)
-                    next(work)
-            except StopIteration as end:
-                done(end.value)
+                await asyncio.sleep(0)
+                done(await finished(work))
             except Exception as problem:
                 failed(problem)
 
