@@ -68,7 +68,7 @@ _SIMPLE = frozenset((str, int, bool, type(None)))
 # --- bodies in --------------------------------------------------------------------------------
 
 
-def bodies_from_json(texts: Sequence[bytes], refuse: Refuse) -> tuple[Sequence[bytes], list[int]]:
+def bodies_from_json(texts: list[bytes], refuse: Refuse) -> tuple[list[bytes], list[int]]:
     """The bytes to store for JSON values, and their content types."""
     contents = [_TEXT if text[:1] == b'"' else _JSON for text in texts]
     if _JSON in contents:
@@ -133,7 +133,7 @@ def bodies_from_packed(raws: Sequence[Raw], refuse: Refuse) -> Turns[tuple[list[
 
 def _decoded(raws: Sequence[Raw], lengths: Sequence[int], refuse: Refuse) -> list[Any]:
     """Values in MessagePack. None replaces a value that is not valid."""
-    if max(lengths) <= PACKED_WEIGHT.small_bytes:
+    if max(lengths, default=0) <= PACKED_WEIGHT.small_bytes:
         try:
             return [*map(_decode_packed, raws)]
         except Exception:  # one of them is not valid
