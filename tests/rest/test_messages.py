@@ -6,6 +6,7 @@ import threading
 from base64 import b64decode, b64encode
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.api.support import wait_until
@@ -590,17 +591,26 @@ def test_attributes_that_are_empty_or_null_are_none(any_rest: Rest) -> None:
 
 
 def test_many_bodies_of_all_sizes_keep_their_places(packed: Rest) -> None:
-    """They are decoded some at a time, and lists and maps in several turns of the event loop."""
     queue = packed.create()
-    kinds: list[Any] = ["é" * 9, b"\xff" * 70_000, ["x" * 30_000], {"a": [1] * 9_000}, "y" * 40_000, None, 1.5]
+    kinds: list[Any] = ["é" * 9, b"\xff" * 70_000, ["x" * 30_000], {"a": [1] * 900}, "y" * 40_000, None, 1.5]
     bodies = [*kinds * 12, ["z" * 200] * 99, *kinds]
     messages = [{"body": body, "clientMessageId": str(at)} for at, body in enumerate(bodies)]
-    messages[5:5] = [{"body": [{"a": b"x"}], "clientMessageId": "bad"}, {"body": [[]] * 30_000}]
+    messages[5:5] = [{"body": [{"a": b"x"}], "clientMessageId": "bad"}, {"body": msgspec.msgpack.Ext(1, b"")}]
     results = batch(packed, queue, messages)
     assert [at for at, result in enumerate(results) if "error" in result] == [5, 6]
-    assert [result["error"]["code"] for result in results[5:7]] == ["invalid_input", "too_large"]
+    assert [result["error"]["code"] for result in results[5:7]] == ["invalid_input", "invalid_input"]
     assert [result.get("clientMessageId") for result in results] == [one.get("clientMessageId") for one in messages]
     assert [message["body"] for message in packed.receive(queue, 1_000)] == bodies
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_the_values_of_all_bodies_of_a_request_are_limited(packed: Rest, count: int) -> None:
+    queue = packed.create()
+    body: list[list[Any]] = [[]] * (19_900 // count)
+    messages: list[dict[str, Any]] = [{"body": body} for _ in range(count)]
+    assert packed("POST", f"{queue}/messages:batch", {"messages": messages}).status == 202
+    more = [*messages, {"body": "text"}, {"body": [[]] * 500}]
+    assert packed("POST", f"{queue}/messages:batch", {"messages": more}).code == "too_large"
 
 
 def test_a_repeated_field_counts_once(packed: Rest) -> None:

@@ -44,13 +44,8 @@ CONTAINER_WEIGHT = 5  # a list or map takes as long to decode and check as this 
 class PackedWeightLimit(NamedTuple):
     values_max: int  # keys of maps count too, and a list or map counts as CONTAINER_WEIGHT
 
-    @property
-    def small_bytes(self) -> int:
-        """A document up to this size is always allowed: a value has at least one byte."""
-        return self.values_max // CONTAINER_WEIGHT
-
     def allows(self, document: bytes) -> bool:
-        if len(document) <= self.small_bytes:
+        if len(document) * CONTAINER_WEIGHT <= self.values_max:  # a value has at least one byte
             return True
         at, end, weight = 0, len(document), 0
         steps, weights = _STEPS, _WEIGHTS

@@ -42,7 +42,9 @@ class Codec:
 
     def decode(self, data: bytes, shape: type[T]) -> T:
         """Decode `data`. Raises InvalidInput, which says where the value is invalid."""
-        self._check_weight(data, shape)
+        limits_work = self is MSGPACK and getattr(shape, "limits_work", False)
+        if not limits_work or packed_fields(data) > len(shape.__struct_fields__):  # more: some are repeated
+            self.check_weight(data)
         try:
             value: T = self.decoder(shape)(data)
             if self is JSON and not data.isascii():
@@ -55,21 +57,18 @@ class Codec:
             raise InvalidInput("The request's body is nested too deeply.") from None
         return value
 
-    def _check_weight(self, data: bytes, shape: type[Any]) -> None:
+    def check_weight(self, data: bytes) -> None:
         """Raise TooLarge for a document that would take too long to decode."""
-        if self is JSON:
-            if not WEIGHT.allows(data):
-                raise TooLarge(
-                    f"The request's body has more than {WEIGHT.brackets_max} objects and arrays, or more than "
-                    f"{WEIGHT.separators_max} members. Send smaller batches, or send large documents as strings."
-                )
-        elif len(data) > PACKED_WEIGHT.small_bytes:
-            limits_work = getattr(shape, "limits_work", False) and packed_fields(data) <= len(shape.__struct_fields__)
-            if not limits_work and not PACKED_WEIGHT.allows(data):
-                raise TooLarge(
-                    f"The request's body has more than {PACKED_WEIGHT.values_max} values; an array or object counts as "
-                    f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as strings."
-                )
+        if self is MSGPACK and not PACKED_WEIGHT.allows(data):
+            raise TooLarge(
+                f"The request's body has more than {PACKED_WEIGHT.values_max} values; an array or object counts as "
+                f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as strings."
+            )
+        if self is JSON and not WEIGHT.allows(data):
+            raise TooLarge(
+                f"The request's body has more than {WEIGHT.brackets_max} objects and arrays, or more than "
+                f"{WEIGHT.separators_max} members. Send smaller batches, or send large documents as strings."
+            )
 
     def decoder(self, shape: type[T]) -> Callable[[bytes], T]:
         found = self._decoders.get(shape)

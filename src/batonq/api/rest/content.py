@@ -13,17 +13,13 @@ import re
 import struct
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from batonq.api.rest.codec import MSGPACK, PACKED_WEIGHT
-from batonq.api.rest.service import Turns
+from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.shapes import Base64, OnlyAttributes, PackedAttributes
 from batonq.api.sqs.validate import allowed
 from batonq.core import json_text
@@ -44,16 +40,12 @@ _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_NUMBER_DIGITS)
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 _NOT_FINITE = "The body contains a number that is not finite, which JSON cannot represent."
-DECODED_BYTES = 64 * 1024  # of MessagePack that are decoded at a time
-TURN_PACKED_BYTES = 32 * 1024  # of lists and maps in MessagePack to convert to JSON per turn of the event loop
-_STRINGS = frozenset((str, bytes))
 _ATTRIBUTE_TYPES = {
     str: b"String",
     int: b"Number",
     float: b"Number",
     bytes: b"Binary",
     Base64: b"Binary",
-    dict: b"Binary",
 }
 HEADS_MAX = 1_024  # attribute names that are remembered with their types, because clients use the same again and again
 HEAD_LENGTH_MAX = 128  # longer names are not remembered
@@ -61,6 +53,10 @@ _LENGTH = struct.Struct(">I")
 _heads: BoundedCache[tuple[str, type], bytes] = BoundedCache(HEADS_MAX, HEAD_LENGTH_MAX)
 _decode_attributes = msgspec.msgpack.Decoder(PackedAttributes).decode
 _decode_packed = msgspec.msgpack.Decoder().decode
+_decode_packed_text = msgspec.msgpack.Decoder(str).decode
+_decode_packed_scalar = msgspec.msgpack.Decoder(str | int | float).decode
+_decode_packed_base64 = msgspec.msgpack.Decoder(Base64).decode
+_STRING_CODES = frozenset((*range(0xA0, 0xC0), 0xC4, 0xC5, 0xC6, 0xD9, 0xDA, 0xDB))  # of text and bytes in MessagePack
 Refuse = Callable[[int, BatonError], None]  # is called with the place of a message that cannot be sent, and why
 _SIMPLE = frozenset((str, int, bool, type(None)))
 
@@ -94,62 +90,44 @@ def _text(at: int, text: bytes, refuse: Refuse) -> bytes:
         return b""
 
 
-def bodies_from_packed(raws: Sequence[Raw], refuse: Refuse) -> Turns[tuple[list[bytes], list[int]]]:
-    """Like `bodies_from_json`, for values in MessagePack. They are decoded some at a time, since decoded values can
-    take a hundred times the memory.
-    """
+def bodies_from_packed(raws: Sequence[Raw], refuse: Refuse) -> tuple[list[bytes], list[int]]:
+    """Like `bodies_from_json`, for values in MessagePack. Raises TooLarge if decoding them would take too long."""
+    try:
+        return [*map(str.encode, map(_decode_packed_text, raws))], [_TEXT] * len(raws)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        pass  # not all are valid texts
+    documents = [*map(bytes, raws)]
+    MSGPACK.check_weight(b"".join([document for document in documents if document[0] not in _STRING_CODES]))
+    values = _decoded(documents, refuse)
+    if {*map(type, values)} == {bytes}:
+        return values, [_BYTES] * len(values)
     bodies: list[bytes] = []
     contents: list[int] = []
-    lengths = [*map(len, raws)]
-    ends = [*accumulate(lengths)]
-    cost = 0
-    while (start := len(bodies)) < len(raws):
-        end = bisect_right(ends, ends[start] + DECODED_BYTES)
-        some = raws[start:end]
-        values = _decoded(some, lengths[start:end], partial(_refuse_from, start, refuse))
-        kinds = {*map(type, values)}
-        if kinds == {str}:
-            bodies += map(str.encode, values)
-            contents += [_TEXT] * len(values)
-        elif kinds == {bytes}:
-            bodies += values
-            contents += [_BYTES] * len(values)
-        else:
-            for value, length in zip(values, lengths[start:end], strict=True):
-                if type(value) not in _STRINGS:
-                    cost += length
-                    if cost > TURN_PACKED_BYTES:
-                        cost = 0
-                        yield
-                try:
-                    body, content = body_from_value(value)
-                except InvalidInput as problem:
-                    refuse(len(bodies), problem)
-                    body, content = b"", _TEXT
-                bodies.append(body)
-                contents.append(content)
+    for at, value in enumerate(values):
+        try:
+            body, content = body_from_value(value)
+        except InvalidInput as problem:
+            refuse(at, problem)
+            body, content = b"", _TEXT
+        bodies.append(body)
+        contents.append(content)
     return bodies, contents
 
 
-def _decoded(raws: Sequence[Raw], lengths: Sequence[int], refuse: Refuse) -> list[Any]:
+def _decoded(documents: Sequence[bytes], refuse: Refuse) -> list[Any]:
     """Values in MessagePack. None replaces a value that is not valid."""
-    if max(lengths, default=0) <= PACKED_WEIGHT.small_bytes:
-        try:
-            return [*map(_decode_packed, raws)]
-        except Exception:  # one of them is not valid
-            pass
+    try:
+        return [*map(_decode_packed, documents)]
+    except Exception:
+        pass  # one of them is not valid
     values: list[Any] = []
-    for at, raw in enumerate(raws):
+    for at, document in enumerate(documents):
         try:
-            values.append(MSGPACK.decode(bytes(raw), Any))
+            values.append(MSGPACK.decode(document, Any))
         except BatonError as problem:
             refuse(at, problem)
             values.append(None)
     return values
-
-
-def _refuse_from(start: int, refuse: Refuse, at: int, problem: BatonError) -> None:
-    refuse(start + at, problem)
 
 
 def body_from_value(value: Any) -> tuple[bytes, int]:
@@ -260,10 +238,6 @@ def attributes_from(values: Mapping[str, Any]) -> bytes:
             data = value
         elif kind is Base64:
             data = bytes_of(value.base64, f"The attribute {name}")
-        elif kind is dict:
-            if value.keys() != {"base64"} or type(value["base64"]) is not str:
-                raise _no_attribute(name)
-            data = bytes_of(value["base64"], f"The attribute {name}")
         elif (kind is int and value.bit_length() < NUMBER_LENGTH_MAX * 3) or (kind is float and math.isfinite(value)):
             data = repr(value).encode()
         else:
@@ -281,11 +255,20 @@ def attributes_from_packed(raw: Raw) -> Mapping[str, Any]:
         # With its name, so that the error tells which field is not valid.
         MSGPACK.decode(b"\x81" + MSGPACK.encode("attributes") + bytes(raw), OnlyAttributes)
         raise
-    refused: list[BatonError] = []
-    values = _decoded([*raws.values()], [*map(len, raws.values())], lambda at, problem: refused.append(problem))
-    if refused:
-        raise refused[0]
-    return dict(zip(raws, values, strict=True))
+    return {name: _packed_value(name, value) for name, value in raws.items()}
+
+
+def _packed_value(name: str, raw: Raw) -> Any:
+    try:
+        return _decode_packed_scalar(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        document = bytes(raw)
+    if document[0] in _STRING_CODES:
+        return MSGPACK.decode(document, Any)  # bytes, or text that is not valid
+    try:
+        return _decode_packed_base64(document)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise _no_attribute(name) from None
 
 
 def _checked_head(name: str, value: Any) -> bytes:

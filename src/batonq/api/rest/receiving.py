@@ -112,7 +112,10 @@ def _columns(queue: str, found: BrokerReceived) -> _Columns:
         return _columns_of_rows(repeat(queue), found.rows)
     leases, numbers_from = found.leases, found.numbers_from
     contents = found.contents
-    if not _CONTENTS.issuperset(contents):
+    flagged = {*contents}
+    if len(flagged) == 1:
+        contents = [flagged.pop() & CONTENT_BITS] * len(contents)
+    elif not _CONTENTS.issuperset(flagged):
         contents = [content & CONTENT_BITS for content in contents]
     return _Columns(
         found.message_ids(),

@@ -50,7 +50,6 @@ from batonq.node.broker import Queue
 from batonq.priorities import NORMAL_PRIORITY, PRIORITIES
 
 TURN_VALUES = 10_000  # attributes of a batch to read per turn of the event loop
-ATTRIBUTE_BYTES = 25  # of attributes in MessagePack take as long to decode as one attribute takes to check
 FIELDS_BYTES_MAX = 64 * 1024  # for a message's fields other than its body and attributes
 
 AnyMessage = Message | PackedMessage
@@ -244,7 +243,7 @@ class _Messages:
             self._columns
         )
         builder, queue = self._builder, self._queue
-        bodies, contents = yield from self._bodies(raws, texts64)
+        bodies, contents = self._bodies(raws, texts64)
         count = len(bodies)
         builder.bodies = bodies
         builder.put_all("contents", contents)
@@ -284,18 +283,14 @@ class _Messages:
     def _refuse(self, at: int, problem: BatonError) -> None:
         self.errors.setdefault(at, problem.with_traceback(None))  # a traceback would keep the request in memory
 
-    def _bodies(
-        self, raws: Sequence[Raw | UnsetType], texts64: Sequence[str | None]
-    ) -> Turns[tuple[list[bytes], list[int]]]:
+    def _bodies(self, raws: Sequence[Raw | UnsetType], texts64: Sequence[str | None]) -> tuple[list[bytes], list[int]]:
         """The bodies to store, and their content types."""
         count = len(raws)
         if texts64.count(None) == count and {*map(type, raws)} == {Raw}:
-            return (yield from self._converted(raws, self._refuse))
+            return self._converted(raws, self._refuse)
         places = [at for at in range(count) if raws[at] is not UNSET and texts64[at] is None]
         bodies, contents = [b""] * count, [int(Content.BYTES)] * count
-        converted = yield from self._converted(
-            [raws[at] for at in places], lambda at, problem: self._refuse(places[at], problem)
-        )
+        converted = self._converted([raws[at] for at in places], lambda at, problem: self._refuse(places[at], problem))
         for at, body, content in zip(places, *converted, strict=True):
             bodies[at], contents[at] = body, content
         for at, text in enumerate(texts64):
@@ -311,9 +306,9 @@ class _Messages:
                     self._refuse(at, problem)
         return bodies, contents
 
-    def _converted(self, raws: Sequence[Any], refuse: Refuse) -> Turns[tuple[list[bytes], list[int]]]:
+    def _converted(self, raws: Sequence[Any], refuse: Refuse) -> tuple[list[bytes], list[int]]:
         if self._packed:
-            return (yield from bodies_from_packed(raws, refuse))
+            return bodies_from_packed(raws, refuse)
         return bodies_from_json([*map(bytes, raws)], refuse)
 
     def _put_attributes(self, column: Sequence[Any], sizes: Sequence[int]) -> Turns[list[int]]:
@@ -329,7 +324,6 @@ class _Messages:
                 yield
             try:
                 if self._packed:
-                    cost += len(given) // ATTRIBUTE_BYTES
                     given = attributes_from_packed(given)
                 cost += len(given)
                 encoded_rows[at] = attributes_from(given)

@@ -44,7 +44,7 @@ Sequence = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
 
 
-class Given(Struct, rename="camel", forbid_unknown_fields=True):
+class Given(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     """Base class of requests: an unknown field is an error."""
 
     limits_work: ClassVar[bool] = False
@@ -58,7 +58,7 @@ class Bulk(Given):
     limits_work: ClassVar[bool] = True
 
 
-class Answered(Struct, rename="camel", omit_defaults=True):
+class Answered(Struct, rename="camel", omit_defaults=True, gc=False):
     """Base class of responses: fields with their default value are omitted."""
 
 
