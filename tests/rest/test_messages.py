@@ -556,6 +556,8 @@ _INVALID: list[dict[str, Any]] = [
     {"messageGroupId": "a" * 129},
     {"deduplicationKey": "é"},
     {"traceparent": "00-1-2-01"},
+    {"traceparent": ""},
+    {"tracestate": ""},
     {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01\n"},
     {"tracestate": "a\tb"},
     {"attributes": {str(number): "x" for number in range(51)}},

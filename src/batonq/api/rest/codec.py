@@ -42,8 +42,9 @@ class Codec:
 
     def decode(self, data: bytes, shape: type[T]) -> T:
         """Decode `data`. Raises InvalidInput, which says where the value is invalid."""
+        fields: tuple[str, ...] = getattr(shape, "__struct_fields__", ())
         limits_work = self is MSGPACK and getattr(shape, "limits_work", False)
-        if not limits_work or packed_fields(data) > len(shape.__struct_fields__):  # more: some are repeated
+        if not limits_work or packed_fields(data) > len(fields):  # more: some are repeated
             self.check_weight(data)
         try:
             value: T = self.decoder(shape)(data)

@@ -361,7 +361,7 @@ class _Messages:
 
     def _check_texts(self, field: str, texts: Sequence[str | None], is_valid: Callable[[str], object]) -> None:
         """Check a field's pattern. The decoder has not checked it for MessagePack, and its `$` accepts a line break."""
-        if all(map(is_valid, filter(None, texts))):
+        if all(map(is_valid, [text for text in texts if text is not None])):
             return
         for at, text in enumerate(texts):
             if text is not None and not is_valid(text):
