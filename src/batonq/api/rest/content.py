@@ -137,13 +137,19 @@ def body_from_value(value: Any) -> tuple[bytes, int]:
         return value, _BYTES
     if kind is str:
         return value.encode(), _TEXT
+    try:
+        text = _encode_json(value)
+        if not json_text.too_deep(text) and _decode_json(text) == value:
+            return text, _JSON
+    except (TypeError, ValueError, RecursionError):  # also the decoder's errors
+        pass
     _check_value(value, json_text.DEPTH_MAX)
     return _encode_json(value), _JSON
 
 
 def _check_value(value: Any, depth: int) -> None:
     """Check that a value can be represented in JSON. MessagePack has more types, and those would come back as something
-    else.
+    else. Comparing what comes back is much faster than this; this finds the reason.
     """
     kind = type(value)
     if kind in _SIMPLE:
@@ -202,6 +208,16 @@ def value_of(body: bytes, content: int) -> Any:
         except ValueError:  # a number beyond the range of a double, which JSON allows
             pass
     return json.loads(body, parse_int=_fitting)
+
+
+def packed_text(body: bytes) -> str | Raw:
+    """A text for MessagePack. A text that is not ASCII is copied, because decoding and encoding it is slow."""
+    if body.isascii():
+        return body.decode()
+    size = len(body)
+    if size < 1 << 8:
+        return Raw(bytes((0xD9, size)) + body)
+    return Raw((b"\xda" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xdb" + size.to_bytes(4, "big")) + body)
 
 
 def _fitting(text: str) -> int | float:

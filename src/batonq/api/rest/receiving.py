@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import UNSET, Raw, UnsetType
 
 from batonq.api.rest.codec import MSGPACK
-from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
+from batonq.api.rest.content import attributes_of, base64_of, packed_text, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, Finish, Turns, finished, milliseconds
 from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.attribute_formats.arns import parse_queue_arn
@@ -214,9 +214,8 @@ def _json_bodies(columns: _Columns) -> tuple[Sequence[Any], Sequence[Any]]:
 def _packed_bodies(columns: _Columns) -> Turns[Sequence[Any]]:
     """The bodies for MessagePack."""
     bodies, contents = columns.bodies, columns.contents
-    kinds = {*contents}
-    if kinds == {_TEXT}:
-        return [*map(bytes.decode, bodies)]
+    if {*contents} == {_TEXT}:
+        return [*map(packed_text, bodies)]
     values: list[Any] = []
     size = 0
     for body, content in zip(bodies, contents, strict=True):
@@ -259,6 +258,8 @@ def put_body(message: HasBody, body: bytes, content: int, *, binary: bool) -> No
 
 def packed_body(body: bytes, content: int) -> Any:
     """A body for MessagePack."""
+    if content == _TEXT:
+        return packed_text(body)
     value = value_of(body, content)
     # Decoded JSON is very many objects, so it is encoded to bytes at once and not when the answer is written.
     return Raw(MSGPACK.encode(value)) if content == _JSON else value
