@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.api.document_weight import CONTAINER_WEIGHT, SMALL_BYTES, PackedWeightLimit, WeightLimit
+from batonq.api.document_weight import CONTAINER_WEIGHT, SMALL_BYTES, PackedWeightLimit, WeightLimit, packed_fields
 
 LIMIT = WeightLimit(brackets_max=100, separators_max=200)
 FILLER = b'"' + b"x" * SMALL_BYTES + b'"'
@@ -82,3 +82,17 @@ def _weight(value: Any) -> int:
     if isinstance(value, dict):
         return CONTAINER_WEIGHT + len(value) + sum(map(_weight, value.values()))
     return CONTAINER_WEIGHT + sum(map(_weight, value)) if isinstance(value, list) else 1
+
+
+@pytest.mark.parametrize(
+    ("document", "fields"),
+    [
+        (b"\x80", 0),
+        (b"\x8f", 15),
+        (msgspec.msgpack.encode({str(number): 0 for number in range(300)}), 300),
+        (b"\xdf\x00\x01\x00\x00", 65_536),
+        (b"\x93\x01\x02\x03", 0),
+    ],
+)
+def test_the_outermost_fields_are_counted(document: bytes, fields: int) -> None:
+    assert packed_fields(document) == fields

@@ -273,7 +273,34 @@ def heavy_packed_documents() -> list[Case]:
             batch = b"\x81\xa8messages" + (b"\x92" if more else b"\x91") + b"\x81\xa4body" + body + more
             data = _post(b"/v1/queues/fuzzed/messages:batch", b"Content-Type: application/msgpack\r\n", batch)
             cases += _one(f"heavy packed body {number} {len(more)}", data)
-    return cases
+    return cases + _repeated_fields()
+
+
+def _repeated_fields() -> list[Case]:
+    """Fields that an object in MessagePack has again and again: of an entry, of the producer, of the whole request."""
+    fields = (
+        b"\xa4body\xc0",
+        b"\xaaattributes\x80",
+        b"\xaatracestate\xa1a",
+        b"\xaemessageGroupId\xa1a",
+        b"\xa2id\xa1a",
+    )
+    cases = []
+    for field in fields:
+        count = (LARGE - 100) // len(field)
+        repeated = b"\xdf" + struct.pack(">I", count) + field * count
+        member = b"\xa8producer" if field.startswith(b"\xa2id") else b"\xa8messages\x91"
+        cases += _one(f"repeated {field[1:5]!r}", _packed_batch(b"\x81" + member + repeated))
+    entries = b"\xa8messages\xdc\x03\xe8" + b"\x80" * 1_000
+    for count in (2, 15, (LARGE - 100) // len(entries)):
+        cases += _one(f"repeated messages {count}", _packed_batch(b"\xde" + struct.pack(">H", count) + entries * count))
+    some = b"\xde\x00\x32" + b"".join(b"\xa3%03d" % number + b"\xdc\x01\x2c" + b"\x80" * 300 for number in range(50))
+    attributes = (b"\x82\xa4body\xa1a\xaaattributes" + some) * 250  # most of the largest size: lists are not attributes
+    return cases + _one("packed attributes", _packed_batch(b"\x81\xa8messages\xdc\x00\xfa" + attributes))
+
+
+def _packed_batch(batch: bytes) -> bytes:
+    return _post(b"/v1/queues/fuzzed/messages:batch", b"Content-Type: application/msgpack\r\n", batch)
 
 
 def heavy_answers() -> list[Case]:

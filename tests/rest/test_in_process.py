@@ -168,13 +168,13 @@ def test_a_client_that_leaves_while_its_messages_are_put_into_messagepack_takes_
                 await ask(app, "POST", "/v1/queues/q/messages", {"body": ["x" * receiving.TURN_BYTES]})
             request = Request("POST", target, "", packed, json.dumps(wanted).encode())
             receive = asyncio.create_task(app.handle(request))
-            real = receiving.received
+            real = receiving.packed_body
 
-            def received(*given: Any, **more: Any) -> Any:
+            def packed_body(*given: Any) -> Any:
                 receive.cancel()
-                return real(*given, **more)
+                return real(*given)
 
-            monkeypatch.setattr(receiving, "received", received)
+            monkeypatch.setattr(receiving, "packed_body", packed_body)
             with pytest.raises(asyncio.CancelledError):
                 await receive
             queue = node.broker.queue(ACCOUNT, "q").number

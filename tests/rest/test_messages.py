@@ -6,6 +6,7 @@ import threading
 from base64 import b64decode, b64encode
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.api.support import wait_until
@@ -544,3 +545,81 @@ def test_the_answer_has_the_form_that_is_asked_for(rest: Rest) -> None:
     answer = rest("POST", f"{queue}/messages:receive", {}, {"Accept": MSGPACK})
     assert answer.headers["content-type"] == MSGPACK
     assert answer.value["messages"][0]["body"] == {"n": 1}
+
+
+# --- both forms check the same ----------------------------------------------------------------
+
+_INVALID: list[dict[str, Any]] = [
+    {"messageGroupId": "a b"},
+    {"messageGroupId": ""},
+    {"messageGroupId": "a\n"},
+    {"messageGroupId": "a" * 129},
+    {"deduplicationKey": "é"},
+    {"traceparent": "00-1-2-01"},
+    {"traceparent": ""},
+    {"tracestate": ""},
+    {"traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01\n"},
+    {"tracestate": "a\tb"},
+    {"attributes": {str(number): "x" for number in range(51)}},
+    {"attributes": [1]},
+    {"attributes": {"a b": "x"}},
+    {"attributes": {"a": "\x07"}},
+    {"attributes": {"a": {"base64": "?"}}},
+    {"priority": "most"},
+    {"delaySeconds": -1},
+]
+
+
+@pytest.mark.parametrize("wrong", _INVALID, ids=lambda wrong: ascii(wrong)[:40])
+def test_an_invalid_field_is_refused_in_both_forms_with_the_same_words(
+    rest: Rest, packed: Rest, wrong: dict[str, Any]
+) -> None:
+    queue = rest.create()
+    details = []
+    for client in (rest, packed):
+        alone = client("POST", f"{queue}/messages", {"body": 1, **wrong})
+        assert (alone.status, alone.code) == (400, "invalid_input")
+        good, bad, base64 = batch(client, queue, [{"body": 1}, {"body": [2], **wrong}, {"bodyBase64": "eHg="}])
+        assert "messageId" in good and "messageId" in base64
+        assert bad["error"]["code"] == "invalid_input"
+        details.append((alone.value["detail"], bad["error"]["detail"]))
+    assert details[0] == details[1]
+
+
+def test_attributes_that_are_empty_or_null_are_none(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    batch(any_rest, queue, [{"body": 1, "attributes": given} for given in ({}, None, {"a": 1})])
+    assert [message.get("attributes") for message in any_rest.receive(queue, 3)] == [None, None, {"a": 1}]
+
+
+def test_many_bodies_of_all_sizes_keep_their_places(packed: Rest) -> None:
+    queue = packed.create()
+    kinds: list[Any] = ["é" * 9, b"\xff" * 70_000, ["x" * 30_000], {"a": [1] * 900}, "y" * 40_000, None, 1.5]
+    bodies = [*kinds * 12, ["z" * 200] * 99, *kinds]
+    messages = [{"body": body, "clientMessageId": str(at)} for at, body in enumerate(bodies)]
+    messages[5:5] = [{"body": [{"a": b"x"}], "clientMessageId": "bad"}, {"body": msgspec.msgpack.Ext(1, b"")}]
+    results = batch(packed, queue, messages)
+    assert [at for at, result in enumerate(results) if "error" in result] == [5, 6]
+    assert [result["error"]["code"] for result in results[5:7]] == ["invalid_input", "invalid_input"]
+    assert [result.get("clientMessageId") for result in results] == [one.get("clientMessageId") for one in messages]
+    assert [message["body"] for message in packed.receive(queue, 1_000)] == bodies
+
+
+@pytest.mark.parametrize("count", [1, 30])
+def test_the_values_of_all_bodies_of_a_request_are_limited(packed: Rest, count: int) -> None:
+    queue = packed.create()
+    body: list[list[Any]] = [[]] * (19_900 // count)
+    messages: list[dict[str, Any]] = [{"body": body} for _ in range(count)]
+    assert packed("POST", f"{queue}/messages:batch", {"messages": messages}).status == 202
+    more = [*messages, {"body": "text"}, {"body": [[]] * 500}]
+    assert packed("POST", f"{queue}/messages:batch", {"messages": more}).code == "too_large"
+
+
+def test_a_repeated_field_counts_once(packed: Rest) -> None:
+    queue = packed.create()
+    entry = b"\x82\xa4body\x01\xa4body\x02"
+    answer = packed("POST", f"{queue}/messages:batch", raw=b"\x81\xa8messages\x91" + entry)
+    assert answer.status == 202
+    many = b"\x83" + (b"\xa8messages\xdc\x03\xe8" + entry * 1_000) * 3
+    assert packed("POST", f"{queue}/messages:batch", raw=many).status == 202
+    assert packed("POST", f"{queue}/messages:batch", raw=b"\xde\x00\x40" + many[1:] * 22).code == "too_large"

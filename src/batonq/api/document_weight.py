@@ -6,6 +6,7 @@ not count. Excluding them is slower, so it is done only when the first count exc
 
 The bytes of MessagePack cannot be counted like that: the same byte is a list in one place and a letter in another. A
 long document is therefore walked from value to value, without creating the values, until it ends or exceeds the limit.
+The walk takes longer than decoding into a type that limits the work itself (`rest.shapes.Bulk`).
 """
 
 from __future__ import annotations
@@ -60,6 +61,14 @@ class PackedWeightLimit(NamedTuple):
                 size = _SIZES[code]
                 at += 1 + size + int.from_bytes(document[at + 1 : at + 1 + size], "big") + (code in _EXTENSIONS)
         return True
+
+
+def packed_fields(document: bytes) -> int:
+    """The number of fields that a MessagePack document says to have. A field that is repeated counts each time."""
+    code = document[0]
+    if 0x80 <= code < 0x90:
+        return code & 0x0F
+    return int.from_bytes(document[1 : _LONG_CONTAINERS[code]], "big") if code in (0xDE, 0xDF) else 0
 
 
 # MessagePack, by the first byte of a value: how many bytes the value has, for lists and maps without their members. 0:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from batonq.api.document_weight import CONTAINER_WEIGHT, PackedWeightLimit, WeightLimit
+from batonq.api.document_weight import CONTAINER_WEIGHT, PackedWeightLimit, WeightLimit, packed_fields
 from batonq.api.http import Request
 from batonq.api.rest.decode_errors import explain
 from batonq.errors import InvalidInput, NotAcceptable, TooLarge, UnsupportedMediaType
@@ -42,7 +42,10 @@ class Codec:
 
     def decode(self, data: bytes, shape: type[T]) -> T:
         """Decode `data`. Raises InvalidInput, which says where the value is invalid."""
-        self.check_weight(data)
+        fields: tuple[str, ...] = getattr(shape, "__struct_fields__", ())
+        limits_work = self is MSGPACK and getattr(shape, "limits_work", False)
+        if not limits_work or packed_fields(data) > len(fields):  # more: some are repeated
+            self.check_weight(data)
         try:
             value: T = self.decoder(shape)(data)
             if self is JSON and not data.isascii():

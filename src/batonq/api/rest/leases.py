@@ -118,5 +118,7 @@ def _settle_all(finish: Finish) -> Callable[[Problems | BatonError], None]:
 
 
 def _results(problems: Sequence[BatonError | None]) -> Answer:
-    results = [_DONE if problem is None else LeaseResult(error=item_error(problem)) for problem in problems]
+    results = [_DONE] * len(problems)
+    if any(problems):
+        results = [_DONE if problem is None else LeaseResult(error=item_error(problem)) for problem in problems]
     return Answer(200, LeaseResults(results=results))

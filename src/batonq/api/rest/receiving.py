@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from itertools import repeat
+from typing import Any, NamedTuple, Protocol
 
-from msgspec import Raw, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from batonq.api.rest.codec import MSGPACK
-from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
-from batonq.api.rest.service import Answer, Call, Finish, milliseconds
+from batonq.api.rest.content import attributes_of, base64_of, packed_text, trace_of, value_of
+from batonq.api.rest.service import Answer, Call, Finish, Turns, finished, milliseconds
 from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.attribute_formats.arns import parse_queue_arn
 from batonq.core.commands import Failure
@@ -24,9 +24,9 @@ from batonq.node.messages.received import CONTENT_BITS
 
 ATTEMPT_MESSAGES_MAX = 10  # any 10 messages fit into one answer, and a repeated attempt must return the same messages
 TURN_BYTES = 256 * 1024  # of JSON to convert to MessagePack per turn of the event loop
-MESSAGE_BYTES = 200  # the fixed cost of a message, in units of TURN_BYTES
 ATTRIBUTES_FACTOR = 2  # the cost of attributes per byte, relative to bytes of a body
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
+_CONTENTS = frozenset(map(int, Content))
 
 
 def receive(call: Call, finish: Finish) -> None:
@@ -41,16 +41,16 @@ def receive(call: Call, finish: Finish) -> None:
         if isinstance(outcome, BatonError):
             finish(outcome)
             return
-        if _takes_long(outcome, binary):
-            call.spawn(_deliver_in_turns(call, finish, queue.name, outcome, binary))
-            return
-        try:
-            answer = Answer(200, ReceivedMessages(_messages(queue.name, outcome, binary)))
-        except Exception as problem:
+
+        def failed(problem: Exception) -> None:
             outcome.give_back()
             finish(call.fault(problem))
-        else:
-            finish(answer, outcome.give_back)
+
+        call.run_in_turns(
+            _messages(_columns(queue.name, outcome), binary),
+            lambda messages: finish(Answer(200, ReceivedMessages(messages)), outcome.give_back),
+            failed,
+        )
 
     command = ReceiveCommand(
         queue.number,
@@ -66,54 +66,6 @@ def receive(call: Call, finish: Finish) -> None:
     call.request.abandon = None if waiting is None else waiting.abandon
 
 
-def _takes_long(found: BrokerReceived, binary: bool) -> bool:
-    """Whether encoding the answer takes more than one turn of the event loop."""
-    if found.is_bare:
-        return binary and _JSON in {content & CONTENT_BITS for content in found.contents} and _size(found) > TURN_BYTES
-    return _size(found) + MESSAGE_BYTES * len(found) > TURN_BYTES
-
-
-def _size(found: BrokerReceived) -> int:
-    bodies = found.bodies or [delivery.body for delivery in found.rows]
-    attributes = found.attributes or [row.attributes for row in found.rows]
-    return sum(map(len, bodies)) + ATTRIBUTES_FACTOR * sum(map(len, attributes))
-
-
-async def _deliver_in_turns(call: Call, finish: Finish, name: str, found: BrokerReceived, binary: bool) -> None:
-    try:
-        named = [(name, delivery) for delivery in found.deliveries()]
-        answer = Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
-    except Exception as problem:
-        found.give_back()
-        finish(call.fault(problem))
-    else:
-        finish(answer, found.give_back)
-
-
-def _messages(name: str, found: BrokerReceived, binary: bool) -> list[Received]:
-    if not found.is_bare or found.failures:
-        return [received(delivery, name, binary=binary) for delivery in found.deliveries()]
-    leases = found.leases
-    messages: list[Received] = []
-    for message_id, receipt, content, body, lease in zip(
-        found.message_ids(), found.receipts, found.contents, found.bodies, leases, strict=True
-    ):
-        message = Received(
-            message_id=message_id,
-            receipt_handle=receipt,
-            receive_count=lease.receive_count,
-            sequence=found.numbers_from + lease.sequence,
-            queue=name,
-            priority=lease.priority,
-            sent_at_ms=lease.sent_ms,
-            first_received_at_ms=lease.first_received_ms,
-            deadline_ms=lease.deadline_ms,
-        )
-        put_body(message, body, content & CONTENT_BITS, binary=binary)
-        messages.append(message)
-    return messages
-
-
 async def receive_any(call: Call) -> Answer:
     given = call.read(ReceiveAny)
     call.request.cancellable = True
@@ -125,56 +77,167 @@ async def receive_any(call: Call) -> Answer:
         given.consumer or call.holder,
     )
     call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for queue, delivery in found])
-    binary = call.wanted is MSGPACK
-    named = [(queue.name, delivery) for queue, delivery in found]
-    return Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
+    columns = _columns_of_rows([queue.name for queue, _ in found], [delivery for _, delivery in found])
+    return Answer(200, ReceivedMessages(await finished(_messages(columns, call.wanted is MSGPACK))))
 
 
 def _visibility_ms(seconds: float | None) -> int | None:
     return None if seconds is None else milliseconds(seconds)
 
 
-async def received_all(found: Iterable[tuple[str, Delivery]], *, binary: bool) -> list[Received]:
-    """Encode messages, each with the name of its queue. Yields to the event loop when this takes long."""
-    messages: list[Received] = []
+class _Columns(NamedTuple):
+    """Received messages, one column per property. A column that no message uses is empty."""
+
+    ids: Sequence[str]
+    receipts: Sequence[str]
+    counts: Iterable[int]
+    sequences: Sequence[int]
+    queues: Iterable[str]
+    sents_ms: Sequence[int]
+    firsts_ms: Sequence[int]
+    deadlines_ms: Iterable[int]
+    bodies: Sequence[bytes]
+    contents: Sequence[int]
+    priorities: Iterable[int]
+    attributes: Sequence[bytes]
+    groups: Sequence[str]
+    dedup_ids: Sequence[str]
+    traces: Sequence[str]
+    lineages: Sequence[Lineage | None]
+    failures: Sequence[Failure | None]
+
+
+def _columns(queue: str, found: BrokerReceived) -> _Columns:
+    if found.rows:
+        return _columns_of_rows(repeat(queue), found.rows)
+    leases, numbers_from = found.leases, found.numbers_from
+    contents = found.contents
+    flagged = {*contents}
+    if len(flagged) == 1:
+        contents = [flagged.pop() & CONTENT_BITS] * len(contents)
+    elif not _CONTENTS.issuperset(flagged):
+        contents = [content & CONTENT_BITS for content in contents]
+    return _Columns(
+        found.message_ids(),
+        found.receipts,
+        leases.counts or repeat(1),
+        [numbers_from + sequence for sequence in leases.sequences] if numbers_from else leases.sequences,
+        repeat(queue),
+        leases.sents_ms,
+        leases.first_receives_ms(),
+        repeat(leases.deadline_ms),
+        found.bodies,
+        contents,
+        leases.priorities or repeat(leases.priority),
+        found.attributes,
+        found.groups,
+        found.dedup_ids,
+        found.traces,
+        [Lineage.decode(lineage) if lineage else None for lineage in found.lineages],
+        [*map(found.failures.get, leases.slots)] if found.failures else (),
+    )
+
+
+def _columns_of_rows(queues: Iterable[str], rows: Sequence[Delivery]) -> _Columns:
+    ids, receipts, bodies, _, attributes, _, groups, dedup_ids, traces, sequences, *others = (
+        zip(*rows, strict=True) if rows else repeat((), len(Delivery._fields))
+    )
+    sents_ms, firsts_ms, counts, deadlines_ms, priorities, lineages, failures, contents = others
+    used = [column if any(column) else () for column in (attributes, groups, dedup_ids, traces, lineages, failures)]
+    return _Columns(
+        ids,
+        receipts,
+        counts,
+        sequences,
+        queues,
+        sents_ms,
+        firsts_ms,
+        deadlines_ms,
+        bodies,
+        contents,
+        priorities,
+        *used,
+    )
+
+
+_DEFAULTS = Received.__struct_defaults__[1:]  # of the fields after the body
+
+
+def _messages(columns: _Columns, binary: bool) -> Turns[list[Received]]:
+    """The messages as the client gets them."""
+    if binary:
+        bodies = yield from _packed_bodies(columns)
+        texts64: Sequence[Any] = ()
+    else:
+        bodies, texts64 = _json_bodies(columns)
+    attributes: Sequence[Any] = ()
+    if columns.attributes:
+        attributes = yield from _attributes(columns.attributes, binary)
+    traces = [*map(trace_of, columns.traces)]
+    more: list[Iterable[Any]] = [
+        columns.priorities,
+        texts64,
+        attributes,
+        columns.groups,
+        columns.dedup_ids,
+        [parent for parent, _ in traces],
+        [state for _, state in traces],
+        [None if one is None else dead_letter(one) for one in columns.lineages],
+        [None if one is None else _last_failure(one) for one in columns.failures],
+    ]
+    while more and not more[-1]:
+        more.pop()
+    optional = [column or repeat(default) for column, default in zip(more, _DEFAULTS, strict=False)]
+    return [*map(Received, *columns[:_BODIES_AT], bodies, *optional)]
+
+
+_BODIES_AT = _Columns._fields.index("bodies")
+
+
+def _json_bodies(columns: _Columns) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The bodies for JSON, and the bodies in base64."""
+    bodies, contents = columns.bodies, columns.contents
+    kinds = {*contents}
+    if kinds == {_TEXT}:
+        return [*map(bytes.decode, bodies)], ()
+    values = [
+        body.decode() if content == _TEXT else Raw(body) if content == _JSON else UNSET
+        for body, content in zip(bodies, contents, strict=True)
+    ]
+    if kinds <= {_TEXT, _JSON}:
+        return values, ()
+    return values, [
+        UNSET if content in (_TEXT, _JSON) else base64_of(body) for body, content in zip(bodies, contents, strict=True)
+    ]
+
+
+def _packed_bodies(columns: _Columns) -> Turns[Sequence[Any]]:
+    """The bodies for MessagePack."""
+    bodies, contents = columns.bodies, columns.contents
+    if {*contents} == {_TEXT}:
+        return [*map(packed_text, bodies)]
+    values: list[Any] = []
     size = 0
-    for queue, delivery in found:
-        messages.append(received(delivery, queue, binary=binary))
-        size += MESSAGE_BYTES + ATTRIBUTES_FACTOR * len(delivery.attributes)
-        if binary and delivery.content == _JSON:
-            size += len(delivery.body)
+    for body, content in zip(bodies, contents, strict=True):
+        if content == _JSON:
+            if size > TURN_BYTES:
+                size = 0
+                yield
+            size += len(body)
+        values.append(packed_body(body, content))
+    return values
+
+
+def _attributes(encoded: Sequence[bytes], binary: bool) -> Turns[list[Any]]:
+    values: list[Any] = []
+    size = 0
+    for one in encoded:
         if size > TURN_BYTES:
             size = 0
-            await asyncio.sleep(0)
-    return messages
-
-
-def received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
-    message = Received(
-        message_id=delivery.message_id,
-        receipt_handle=delivery.receipt,
-        receive_count=delivery.receive_count,
-        sequence=delivery.sequence,
-        queue=queue,
-        message_group_id=delivery.group,
-        deduplication_key=delivery.dedup_id,
-        priority=delivery.priority,
-        sent_at_ms=delivery.sent_ms,
-        first_received_at_ms=delivery.first_received_ms,
-        deadline_ms=delivery.deadline_ms,
-    )
-    put_body(message, delivery.body, delivery.content, binary=binary)
-    if delivery.attributes:
-        attributes = attributes_of(delivery.attributes, binary=binary)
-        if attributes:
-            message.attributes = attributes
-    if delivery.trace:
-        message.traceparent, message.tracestate = trace_of(delivery.trace)
-    if delivery.lineage is not None:
-        message.dead_letter = dead_letter(delivery.lineage)
-    if delivery.failure is not None:
-        message.last_failure = _last_failure(delivery.failure)
-    return message
+            yield
+        size += ATTRIBUTES_FACTOR * len(one)
+        values.append((attributes_of(one, binary=binary) if one else None) or UNSET)
+    return values
 
 
 class HasBody(Protocol):
@@ -184,15 +247,22 @@ class HasBody(Protocol):
 
 def put_body(message: HasBody, body: bytes, content: int, *, binary: bool) -> None:
     if binary:
-        value = value_of(body, content)
-        # Decoded JSON is very many objects, so it is encoded to bytes at once and not when the answer is written.
-        message.body = Raw(MSGPACK.encode(value)) if content == _JSON else value
+        message.body = packed_body(body, content)
     elif content == _TEXT:
         message.body = body.decode()
     elif content == _JSON:
         message.body = Raw(body)
     else:
         message.body_base64 = base64_of(body)
+
+
+def packed_body(body: bytes, content: int) -> Any:
+    """A body for MessagePack."""
+    if content == _TEXT:
+        return packed_text(body)
+    value = value_of(body, content)
+    # Decoded JSON is very many objects, so it is encoded to bytes at once and not when the answer is written.
+    return Raw(MSGPACK.encode(value)) if content == _JSON else value
 
 
 def dead_letter(lineage: Lineage) -> DeadLetter:

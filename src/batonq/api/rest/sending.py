@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import md5, sha256
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import astuple
 
 from batonq.api.rest import idempotency
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import (
+    Refuse,
     attributes_from,
-    body_from_base64,
-    body_from_json,
-    body_from_value,
+    attributes_from_packed,
+    bodies_from_json,
+    bodies_from_packed,
+    bytes_of,
     trace_from,
 )
+from batonq.api.rest.decode_errors import explain
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.service import Answer, Call, Finish, milliseconds
+from batonq.api.rest.service import Answer, Call, Finish, Turns, milliseconds
 from batonq.api.rest.shapes import (
     BatchMessage,
     LooseSendBatch,
     Message,
     OnlyClientId,
+    OnlyProducer,
     PackedMessage,
     PackedSendBatch,
     Producer,
@@ -35,14 +41,15 @@ from batonq.api.rest.shapes import (
 )
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.message_attributes import attributes_size
-from batonq.core.commands import Accepted, Once
+from batonq.core.commands import Once, Send
 from batonq.core.commands import Sent as SendOutcome
-from batonq.core.payload import encode_attributes
+from batonq.core.ids import message_ids
+from batonq.core.payload import Content
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
-from batonq.priorities import PRIORITIES
+from batonq.priorities import NORMAL_PRIORITY, PRIORITIES
 
-TURN_VALUES = 10_000  # messages and attributes of a batch to read per turn of the event loop
+TURN_VALUES = 10_000  # attributes of a batch to read per turn of the event loop
 FIELDS_BYTES_MAX = 64 * 1024  # for a message's fields other than its body and attributes
 
 AnyMessage = Message | PackedMessage
@@ -58,9 +65,8 @@ def send_message(call: Call, finish: Finish) -> None:
             raise InvalidInput("clientMessageId can be used only in a batch.")
     else:
         given = call.read(Message)
-    builder = SendBuilder()
-    add_message(queue, builder, given)
     once = idempotency.once_of(call, "messages")
+    messages = _Messages(queue, [given])
 
     def sent(outcome: SendOutcome | BatonError) -> None:
         if isinstance(outcome, BatonError):
@@ -73,29 +79,13 @@ def send_message(call: Call, finish: Finish) -> None:
         answer = Sent(result.message_id, result.sequence, result.duplicate)
         finish(Answer(202, answer, idempotency.headers_of(outcome)))
 
-    _send(call, queue, builder, sent, once=once)
+    def send(_: None) -> None:
+        for problem in messages.errors.values():
+            finish(problem)
+            return
+        call.broker.send(queue, messages.command(call, "", once), sent)
 
-
-def _send(
-    call: Call,
-    queue: Queue,
-    builder: SendBuilder,
-    sent: Callable[[SendOutcome | BatonError], None],
-    producer: str = "",
-    once: Once | None = None,
-) -> None:
-    keys = builder.column("dedup_ids")
-    if keys:  # a text with a digest and nothing else is one that SQS has checked
-        builder.digests = [
-            md5(body, usedforsecurity=False).digest() if key else b""
-            for body, key in zip(builder.bodies, keys, strict=True)
-        ]
-    contents = builder.column("contents")
-    content = contents[0] if contents else 0
-    if len({*contents}) == 1:
-        builder.clear("contents")
-    command = builder.build(queue.number, call.caller.sender, content, producer=producer, once=once)
-    call.broker.send(queue, command, sent)
+    call.run_in_turns(messages.read(), send, partial(_fail, call, finish))
 
 
 def _check_size(call: Call, queue: Queue) -> None:
@@ -106,16 +96,18 @@ def _check_size(call: Call, queue: Queue) -> None:
         )
 
 
+def _fail(call: Call, finish: Finish, problem: Exception) -> None:
+    finish(problem.with_traceback(None) if isinstance(problem, BatonError) else call.fault(problem))
+
+
 # --- batches ----------------------------------------------------------------------------------
 
 
 def send_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    entries, producer = _read_batch(call)
+    entries, producer, unreadable = _read_batch(call)
     once = idempotency.once_of(call, "messages:batch")
-    builder = SendBuilder()
-    refused: dict[int, BatonError] = {}
-    ids = [entry.client_message_id for entry in entries]
+    messages = _Messages(queue, entries, unreadable, producer)
 
     def sent(outcome: SendOutcome | BatonError) -> None:
         if isinstance(outcome, BatonError):
@@ -125,96 +117,68 @@ def send_batch(call: Call, finish: Finish) -> None:
         if conflict is not None:
             finish(conflict)
             return
-        results = iter(outcome.results())
-        everything = [refused[at] if at in refused else next(results) for at in range(len(ids))]
-        answers = results_of(everything, ids)
-        failed = any(answer.error is not None for answer in answers)
-        finish(Answer(200 if failed else 202, SendResults(answers), idempotency.headers_of(outcome)))
+        answers = _results(messages.ids, outcome, messages.errors)
+        failed = not outcome.first and any(answer.error is not None for answer in answers)
+        status = 200 if failed or messages.errors else 202
+        finish(Answer(status, SendResults(answers), idempotency.headers_of(outcome)))
 
-    def send() -> None:
-        if builder.bodies:
-            _send(call, queue, builder, sent, "" if producer is None else producer.id, once)
-        else:
+    def send(_: None) -> None:
+        if len(messages.errors) == len(entries):
             sent(SendOutcome(0, 0, 0))
+        else:
+            call.broker.send(queue, messages.command(call, "" if producer is None else producer.id, once), sent)
 
-    turns = _add_entries(queue, builder, entries, producer, refused)
-    if next(turns, None) is None:
-        send()
-        return
-
-    async def go_on() -> None:
-        try:
-            for _ in turns:
-                await asyncio.sleep(0)
-            send()
-        except Exception as problem:
-            finish(problem if isinstance(problem, BatonError) else call.fault(problem))
-
-    call.spawn(go_on())
+    call.run_in_turns(messages.read(), send, partial(_fail, call, finish))
 
 
-def _add_entries(
-    queue: Queue,
-    builder: SendBuilder,
-    entries: Sequence[BatchMessage | PackedMessage | Unreadable],
-    producer: Producer | None,
-    refused: dict[int, BatonError],
-) -> Iterator[int]:
-    """Add the messages of a batch, and record by position those that cannot be sent. Yields when it is time to let the
-    event loop run.
-    """
-    values = 0
-    for at, entry in enumerate(entries):
-        if values > TURN_VALUES:
-            values = 0
-            yield at
-        before = len(builder.bodies)
-        try:
-            if isinstance(entry, Unreadable):
-                raise entry.problem
-            values += 1 + len(entry.attributes or ())
-            add_message(queue, builder, entry)
-            if producer is not None:
-                builder.put("numbers", producer.sequence + at)
-        except BatonError as problem:
-            refused[at] = problem.with_traceback(None)  # a traceback would keep the request in memory
-            if len(builder.bodies) > before:
-                builder.remove((before,))
-
-
-def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | None]) -> list[SendResult]:
+def _results(ids: Sequence[str | None], outcome: SendOutcome, errors: Mapping[int, BatonError]) -> list[SendResult]:
+    """One result per entry of the batch."""
+    if outcome.first and not errors:
+        sequences = range(outcome.first, outcome.first + outcome.count)
+        first = outcome.first + outcome.numbers_from
+        numbers = range(first, first + outcome.count)
+        return [*map(SendResult, ids, message_ids(outcome.shard, sequences), numbers)]
+    results = iter(outcome.results())
+    everything = [errors[at] if at in errors else next(results) for at in range(len(ids))]
     return [
-        SendResult(client_id, error=item_error(outcome))
-        if isinstance(outcome, BatonError)
-        else SendResult(client_id, outcome.message_id, outcome.sequence, outcome.duplicate)
-        for outcome, client_id in zip(accepted, ids, strict=True)
+        SendResult(client_id, error=item_error(result))
+        if isinstance(result, BatonError)
+        else SendResult(client_id, result.message_id, result.sequence, result.duplicate)
+        for client_id, result in zip(ids, everything, strict=True)
     ]
 
 
-class Unreadable(NamedTuple):
-    """An invalid entry and its error."""
-
-    client_message_id: str | None
-    problem: InvalidInput
-
-
-def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | Unreadable], Producer | None]:
-    """The entries of a batch. An invalid entry is replaced by its error."""
+def _read_batch(call: Call) -> tuple[Sequence[AnyMessage], Producer | None, dict[int, BatonError]]:
+    """The entries of a batch, and the errors of invalid entries by their place. An empty message replaces such an
+    entry.
+    """
     packed = call.given is MSGPACK
     try:
-        batch: Any = call.read(PackedSendBatch) if packed else call.read(SendBatch)
-        return batch.messages, batch.producer
+        if packed:
+            batch = call.read(PackedSendBatch)
+            return batch.messages, _producer(call, batch.producer), {}
+        given = call.read(SendBatch)
+        return given.messages, given.producer, {}
     except InvalidInput:
         loose = call.read(LooseSendBatch)  # raises when the body is not a batch at all
-    entries: list[BatchMessage | PackedMessage | Unreadable] = []
-    shape: Any = PackedMessage if packed else BatchMessage
-    for raw in loose.messages:
+    producer = _producer(call, loose.producer)
+    entries: list[AnyMessage] = []
+    unreadable: dict[int, BatonError] = {}
+    shape: type[PackedMessage] | type[BatchMessage] = PackedMessage if packed else BatchMessage
+    for at, raw in enumerate(loose.messages):
         try:
             entries.append(call.given.decode(bytes(raw), shape))
         except InvalidInput as problem:
-            alone = InvalidInput(problem.message)  # without the cause, which would keep the request in memory
-            entries.append(Unreadable(_client_id(call, bytes(raw)), alone))
-    return entries, loose.producer
+            unreadable[at] = InvalidInput(problem.message)  # without the cause, which would keep the request in memory
+            entries.append(shape(client_message_id=_client_id(call, bytes(raw))))
+    return entries, producer, unreadable
+
+
+def _producer(call: Call, raw: Raw | UnsetType) -> Producer | None:
+    if raw is UNSET:
+        return None
+    start, end = (b"\x81" + MSGPACK.encode("producer"), b"") if call.given is MSGPACK else (b'{"producer":', b"}")
+    return call.given.decode(start + bytes(raw) + end, OnlyProducer).producer
 
 
 def _client_id(call: Call, raw: bytes) -> str | None:
@@ -225,62 +189,204 @@ def _client_id(call: Call, raw: bytes) -> str | None:
         return None
 
 
-# --- one message ------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------
+
+_FIELDS = PackedMessage.__struct_fields__
+assert BatchMessage.__struct_fields__ == _FIELDS
+assert (*Message.__struct_fields__, "client_message_id") == _FIELDS
 
 
-def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
-    """Add a message for this queue. Raises InvalidInput or TooLarge when the message is not valid for the queue."""
-    body, content = _body(given)
-    builder.add(body)
-    if content:
-        builder.put("contents", content)
-    size = len(body)
-    if given.attributes:
-        attributes = encode_attributes(attributes_from(given.attributes))
-        builder.put("attributes", attributes)
-        size += attributes_size(attributes, len(given.attributes))
-    if size > queue.message_bytes_max:
-        raise TooLarge(
-            f"The message has {size} bytes, including its attributes; this queue accepts at most "
-            f"{queue.message_bytes_max}."
+class _Messages:
+    """The messages of one request, checked field by field and collected as the columns of a Send command. A field that
+    no message has costs nothing.
+    """
+
+    __slots__ = ("_builder", "_columns", "_packed", "_producer", "_queue", "errors", "ids")
+
+    def __init__(
+        self,
+        queue: Queue,
+        entries: Sequence[AnyMessage],
+        unreadable: Mapping[int, BatonError] | None = None,
+        producer: Producer | None = None,
+    ) -> None:
+        self._queue = queue
+        self._packed = isinstance(entries[0], PackedMessage)
+        self._columns = [*zip(*map(astuple, entries), strict=True)]
+        self._producer = producer
+        self._builder = SendBuilder()
+        self.ids: Sequence[str | None] = self._columns[-1]
+        self.errors: dict[int, BatonError] = {
+            **(unreadable or {})
+        }  # the first error of each message that cannot be sent
+
+    def command(self, call: Call, producer: str, once: Once | None) -> Send:
+        """Send the messages that have no error."""
+        builder = self._builder
+        if self.errors:
+            builder.remove(self.errors)
+        keys = builder.column("dedup_ids")
+        if keys:  # a text with a digest and nothing else is one that SQS has checked
+            builder.digests = [
+                md5(body, usedforsecurity=False).digest() if key else b""
+                for body, key in zip(builder.bodies, keys, strict=True)
+            ]
+        contents = builder.column("contents")
+        content = contents[0]
+        if contents.count(content) == len(contents):
+            builder.clear("contents")
+        return builder.build(self._queue.number, call.caller.sender, content, producer=producer, once=once)
+
+    def read(self) -> Turns[None]:
+        """Check the messages, and collect them. `errors` has those that cannot be sent."""
+        texts64, keys, groups, delays_s, ttls_s, receives, priorities, parents, states, raws, attributes, *_ = (
+            self._columns
         )
-    if given.delay_seconds is not None:
-        if not queue.fifo:
-            builder.put("delays_ms", milliseconds(given.delay_seconds))
-        elif given.delay_seconds:
-            raise InvalidInput(
-                "A message in a FIFO queue cannot have its own delay. Set the queue's delaySeconds instead."
+        builder, queue = self._builder, self._queue
+        bodies, contents = self._bodies(raws, texts64)
+        count = len(bodies)
+        builder.bodies = bodies
+        builder.put_all("contents", contents)
+        sizes: Sequence[int] = [*map(len, bodies)]
+        if attributes.count(UNSET if self._packed else None) != count:
+            sizes = yield from self._put_attributes(attributes, sizes)
+        if max(sizes) > queue.message_bytes_max:
+            self._check_sizes(sizes)
+        if delays_s.count(None) != count:
+            self._put_delays(delays_s)
+        if ttls_s.count(None) != count:
+            builder.put_all("ttls_ms", [None if one is None else max(1, milliseconds(one)) for one in ttls_s])
+        if receives.count(None) != count:
+            builder.put_all("max_receives", [one or 0 for one in receives])
+        if priorities.count(None) != count:
+            builder.put_all("priorities", [*map(_priority, priorities)])
+        if groups.count(None) != count:
+            self._check_texts("messageGroupId", groups, _IDENTIFIER)
+            builder.put_all("groups", [one or "" for one in groups])
+        if keys.count(None) != count:
+            self._check_texts("deduplicationKey", keys, _IDENTIFIER)
+        if parents.count(None) != count:
+            self._check_texts("traceparent", parents, _TRACE_PARENT)
+        if states.count(None) != count:
+            self._check_texts("tracestate", states, _TRACE_STATE)
+        if parents.count(None) != count:
+            builder.put_all("traces", [*map(trace_from, parents, states)])
+        if queue.fifo and None in groups:
+            for at, group in enumerate(groups):
+                if group is None:
+                    self._refuse(at, InvalidInput("A message in a FIFO queue needs a messageGroupId."))
+        self._put_keys(keys)
+        if self._producer is not None:
+            first = self._producer.sequence
+            builder.put_all("numbers", [*range(first, first + count)])
+
+    def _refuse(self, at: int, problem: BatonError) -> None:
+        self.errors.setdefault(at, problem.with_traceback(None))  # a traceback would keep the request in memory
+
+    def _bodies(self, raws: Sequence[Raw | UnsetType], texts64: Sequence[str | None]) -> tuple[list[bytes], list[int]]:
+        """The bodies to store, and their content types."""
+        count = len(raws)
+        if texts64.count(None) == count and {*map(type, raws)} == {Raw}:
+            return self._converted(raws, self._refuse)
+        places = [at for at in range(count) if raws[at] is not UNSET and texts64[at] is None]
+        bodies, contents = [b""] * count, [int(Content.BYTES)] * count
+        converted = self._converted([raws[at] for at in places], lambda at, problem: self._refuse(places[at], problem))
+        for at, body, content in zip(places, *converted, strict=True):
+            bodies[at], contents[at] = body, content
+        for at, text in enumerate(texts64):
+            if text is None:
+                if raws[at] is UNSET:
+                    self._refuse(at, InvalidInput("The message has no body. Set body (any JSON value) or bodyBase64."))
+            elif raws[at] is not UNSET:
+                self._refuse(at, InvalidInput("body and bodyBase64 are both set. Set only one of them."))
+            else:
+                try:
+                    bodies[at] = bytes_of(text, "bodyBase64")
+                except InvalidInput as problem:
+                    self._refuse(at, problem)
+        return bodies, contents
+
+    def _converted(self, raws: Sequence[Any], refuse: Refuse) -> tuple[list[bytes], list[int]]:
+        if self._packed:
+            return bodies_from_packed(raws, refuse)
+        return bodies_from_json([*map(bytes, raws)], refuse)
+
+    def _put_attributes(self, column: Sequence[Any], sizes: Sequence[int]) -> Turns[list[int]]:
+        """Add the attributes. Returns the sizes of the messages with them."""
+        encoded_rows = [b""] * len(column)
+        with_attributes = [*sizes]
+        cost = 0
+        for at, given in enumerate(column):
+            if given is UNSET or given is None:
+                continue
+            if cost > TURN_VALUES:
+                cost = 0
+                yield
+            try:
+                if self._packed:
+                    given = attributes_from_packed(given)
+                cost += len(given)
+                encoded_rows[at] = attributes_from(given)
+                with_attributes[at] += attributes_size(encoded_rows[at], len(given))
+            except BatonError as problem:
+                self._refuse(at, problem)
+        if any(encoded_rows):
+            self._builder.put_all("attributes", encoded_rows)
+        return with_attributes
+
+    def _check_sizes(self, sizes: Sequence[int]) -> None:
+        bytes_max = self._queue.message_bytes_max
+        for at, size in enumerate(sizes):
+            if size > bytes_max:
+                self._refuse(
+                    at,
+                    TooLarge(
+                        f"The message has {size} bytes, including its attributes; this queue accepts at most "
+                        f"{bytes_max}."
+                    ),
+                )
+
+    def _put_delays(self, delays_s: Sequence[float | None]) -> None:
+        if not self._queue.fifo:
+            self._builder.put_all("delays_ms", [None if one is None else milliseconds(one) for one in delays_s])
+            return
+        for at, delay_s in enumerate(delays_s):
+            if delay_s:
+                self._refuse(
+                    at,
+                    InvalidInput(
+                        "A message in a FIFO queue cannot have its own delay. Set the queue's delaySeconds instead."
+                    ),
+                )
+
+    def _check_texts(self, field: str, texts: Sequence[str | None], is_valid: Callable[[str], object]) -> None:
+        """Check a field's pattern. The decoder has not checked it for MessagePack, and its `$` accepts a line break."""
+        if all(map(is_valid, [text for text in texts if text is not None])):
+            return
+        for at, text in enumerate(texts):
+            if text is not None and not is_valid(text):
+                problem = "Ids and trace headers cannot contain line breaks."
+                if not text.endswith("\n"):
+                    wrong = explain(f"Expected `str` matching regex - at `$.{field}`", "Message")
+                    problem = f"The request's body is not valid: {wrong}."
+                self._refuse(at, InvalidInput(problem))
+
+    def _put_keys(self, keys: Sequence[str | None]) -> None:
+        builder = self._builder
+        if keys.count(None) != len(keys):
+            builder.put_all("dedup_ids", [key or "" for key in keys])
+            builder.put_all("strict", [key is not None for key in keys])
+        if self._queue.content_dedup:
+            builder.put_all(
+                "dedup_ids",
+                [key or sha256(body).hexdigest() for key, body in zip(keys, builder.bodies, strict=True)],
             )
-    if given.ttl_seconds is not None:
-        builder.put("ttls_ms", max(1, milliseconds(given.ttl_seconds)))
-    if given.max_receive_count is not None:
-        builder.put("max_receives", given.max_receive_count)
-    if given.priority is not None:
-        priority = given.priority if isinstance(given.priority, int) else PRIORITIES[given.priority]
-        builder.put("priorities", priority)
-    for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
-        if text is not None and text.endswith("\n"):  # which `$` at the end of a pattern accepts
-            raise InvalidInput("Ids and trace headers cannot contain line breaks.")
-    if given.traceparent is not None:
-        builder.put("traces", trace_from(given.traceparent, given.tracestate))
-    if given.message_group_id is not None:
-        builder.put("groups", given.message_group_id)
-    elif queue.fifo:
-        raise InvalidInput("A message in a FIFO queue needs a messageGroupId.")
-    if given.deduplication_key is not None:
-        builder.put("dedup_ids", given.deduplication_key)
-        builder.put("strict", True)
-    elif queue.content_dedup:
-        builder.put("dedup_ids", sha256(body).hexdigest())
 
 
-def _body(given: AnyMessage) -> tuple[bytes, int]:
-    if given.body_base64 is not None:
-        if given.body is not UNSET:
-            raise InvalidInput("body and bodyBase64 are both set. Set only one of them.")
-        return body_from_base64(given.body_base64)
-    if given.body is UNSET:
-        raise InvalidInput("The message has no body. Set body (any JSON value) or bodyBase64.")
-    if isinstance(given, PackedMessage):
-        return body_from_value(given.body)
-    return body_from_json(bytes(given.body))
+_IDENTIFIER = re.compile("[!-~]+").fullmatch
+_TRACE_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").fullmatch
+_TRACE_STATE = re.compile("[ -~]+").fullmatch
+
+
+def _priority(given: int | str | None) -> int:
+    return given if isinstance(given, int) else NORMAL_PRIORITY if given is None else PRIORITIES[given]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -18,6 +19,8 @@ from batonq.errors import FAULT, BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
 
 T = TypeVar("T", bound=Struct)
+Result = TypeVar("Result")
+Turns = Generator[None, None, Result]  # work that yields when it is time to let the event loop run
 logger = logging.getLogger("batonq.rest")
 SECOND_MS = 1000
 
@@ -41,6 +44,16 @@ def fault(request: Request, problem: BaseException) -> BatonError:
     """The error for an unexpected exception. The log gets the exception; the client only learns that there was one."""
     logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
     return BatonError(FAULT)
+
+
+async def finished(work: Turns[Result]) -> Result:
+    """The result of work that is run turn by turn."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
 
 
 class Call:
@@ -73,6 +86,28 @@ class Call:
 
     def fault(self, problem: BaseException) -> BatonError:
         return fault(self.request, problem)
+
+    def run_in_turns(
+        self, work: Turns[Result], done: Callable[[Result], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Run work, then call `done` with its result. Most work is done before its first yield, and needs no task."""
+        try:
+            next(work)
+        except StopIteration as end:
+            done(end.value)
+            return
+        except Exception as problem:
+            failed(problem)
+            return
+
+        async def go_on() -> None:
+            try:
+                await asyncio.sleep(0)
+                done(await finished(work))
+            except Exception as problem:
+                failed(problem)
+
+        self.spawn(go_on())
 
     def queue(self) -> Queue:
         """The queue that the request names. It must belong to the caller's account."""

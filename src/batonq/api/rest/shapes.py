@@ -7,7 +7,7 @@ A field that is null counts as absent, except `body`, for which null is a value.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -22,7 +22,8 @@ VISIBILITY_MAX_S = 43_200
 WAIT_MAX_S = 20
 
 Identifier = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$")]
-ClientId = Annotated[str, Meta(min_length=1, max_length=128)]
+ShortText = Annotated[str, Meta(min_length=1, max_length=128)]
+ClientId = ShortText
 Receipt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Delay = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
 Visibility = Annotated[float, Meta(ge=0, le=VISIBILITY_MAX_S)]
@@ -43,11 +44,21 @@ Sequence = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
 
 
-class Given(Struct, rename="camel", forbid_unknown_fields=True):
+class Given(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     """Base class of requests: an unknown field is an error."""
 
+    limits_work: ClassVar[bool] = False
 
-class Answered(Struct, rename="camel", omit_defaults=True):
+
+class Bulk(Given):
+    """Base class of requests that may be long. Decoding them is fast, whatever they contain: values of any type are
+    `Raw`, arrays have a maximum length, and fields that an entry can repeat have no pattern.
+    """
+
+    limits_work: ClassVar[bool] = True
+
+
+class Answered(Struct, rename="camel", omit_defaults=True, gc=False):
     """Base class of responses: fields with their default value are omitted."""
 
 
@@ -89,12 +100,32 @@ class BatchMessage(Message):
     client_message_id: ClientId | None = None
 
 
-class PackedMessage(_MessageFields):
-    """A message in MessagePack, where `body` and attributes may be bytes."""
+class PackedMessage(Bulk):
+    """A message in MessagePack, where `body` and attributes may be bytes. Both are decoded later, see content.py, and
+    `sending.py` checks the patterns of `_MessageFields`.
+    """
 
-    body: Any = UNSET
-    attributes: Annotated[dict[str, Any], Meta(max_length=ATTRIBUTES_MAX)] | None = None
+    body_base64: str | None = None
+    deduplication_key: ShortText | None = None
+    message_group_id: ShortText | None = None
+    delay_seconds: Delay | None = None
+    ttl_seconds: Lifetime | None = None
+    max_receive_count: Receives | None = None
+    priority: Priority | None = None
+    traceparent: str | None = None
+    tracestate: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    body: Raw | UnsetType = UNSET
+    attributes: Raw | UnsetType = UNSET
     client_message_id: ClientId | None = None
+
+
+PackedAttributes = Annotated[dict[str, Raw], Meta(max_length=ATTRIBUTES_MAX)] | None
+
+
+class OnlyAttributes(Given):
+    """The attributes of a message in MessagePack, whose other fields have been decoded."""
+
+    attributes: PackedAttributes = None
 
 
 class Producer(Given):
@@ -111,15 +142,21 @@ class SendBatch(Given):
     producer: Producer | None = None
 
 
-class PackedSendBatch(Given):
+class PackedSendBatch(Bulk):
     messages: Annotated[list[PackedMessage], Meta(min_length=1, max_length=BATCH_MAX)]
-    producer: Producer | None = None
+    producer: Raw | UnsetType = UNSET
 
 
-class LooseSendBatch(Given):
+class LooseSendBatch(Bulk):
     """A batch in which at least one entry is not valid: each entry is decoded separately."""
 
     messages: Annotated[list[Raw], Meta(min_length=1, max_length=BATCH_MAX)]
+    producer: Raw | UnsetType = UNSET
+
+
+class OnlyProducer(Given):
+    """The producer of a batch whose other fields have been decoded."""
+
     producer: Producer | None = None
 
 
@@ -200,23 +237,23 @@ class LastFailure(Answered):
     last_failure_ms: int = 0
 
 
-class Received(Answered, kw_only=True):
+class Received(Answered):
     """A received message. It is leased to the consumer until `deadlineMs`."""
 
     message_id: str
     receipt_handle: str
     receive_count: int
-    body: Any = UNSET
-    body_base64: str | UnsetType = UNSET
     sequence: int
     queue: str
-    attributes: dict[str, Any] | UnsetType = UNSET
-    message_group_id: str = ""
-    deduplication_key: str = ""
-    priority: int = NORMAL_PRIORITY
     sent_at_ms: int
     first_received_at_ms: int
     deadline_ms: int
+    body: Any = UNSET
+    priority: int = NORMAL_PRIORITY
+    body_base64: str | UnsetType = UNSET
+    attributes: dict[str, Any] | UnsetType = UNSET
+    message_group_id: str = ""
+    deduplication_key: str = ""
     traceparent: str = ""
     tracestate: str = ""
     dead_letter: DeadLetter | None = None
@@ -246,7 +283,7 @@ class ChangeVisibility(Given):
     visibility_timeout_seconds: Visibility
 
 
-class AckBatch(Given):
+class AckBatch(Bulk):
     receipt_handles: Annotated[list[Receipt], Meta(min_length=1, max_length=BATCH_MAX)]
 
 
@@ -254,7 +291,7 @@ class NackEntry(Nack, kw_only=True):
     receipt_handle: Receipt
 
 
-class NackBatch(Given):
+class NackBatch(Bulk):
     messages: Annotated[list[NackEntry], Meta(min_length=1, max_length=BATCH_MAX)]
 
 
@@ -262,7 +299,7 @@ class ChangeVisibilityEntry(ChangeVisibility):
     receipt_handle: Receipt
 
 
-class ChangeVisibilityBatch(Given):
+class ChangeVisibilityBatch(Bulk):
     messages: Annotated[list[ChangeVisibilityEntry], Meta(min_length=1, max_length=BATCH_MAX)]
 
 
