@@ -14,7 +14,7 @@ from sim.scenario import ACCOUNT, KIB, Faults, QueuePlan, Scenario, choose_queue
 
 NAMES = "abc"
 HOUR_S = 3600.0
-LINES_ONLY_SHARE = 0.25  # of clusters: only calls between nodes break, and nodes die while they answer
+LINES_ONLY_SHARE = 0.4  # of clusters: only calls between nodes break, and nodes die while they answer
 
 
 @dataclass(slots=True, frozen=True)

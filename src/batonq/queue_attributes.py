@@ -140,7 +140,7 @@ def mention(name: str, word: str = "") -> str:
     the user is using, so each interface replaces the mention by its own name: see `in_words_of_sqs` and
     `in_words_of_rest`.
     """
-    return f"{{{name} {word}}}" if word else f"{{{name}}}"
+    return f"«{name} {word}»" if word else f"«{name}»"
 
 
 def in_words_of_sqs(text: str) -> str:
@@ -159,7 +159,7 @@ def _in_rest(found: re.Match[str]) -> str:
     return name if row.rest_boolean or not found["word"] else f"{name} {found['word']}"
 
 
-_MENTION = re.compile(r"\{(?P<name>[A-Za-z.]+)(?: (?P<word>\w+))?\}")
+_MENTION = re.compile(r"«(?P<name>[A-Za-z.]+)(?: (?P<word>\w+))?»")
 
 
 def camel(field: str) -> str:

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -658,3 +660,40 @@ def test_a_shard_that_breaks_off_answers_everybody(
         assert counts(server, broken) == (1, 0, 0)
         visible, _, _ = counts(server, other)
         assert visible == kept.count(200)
+
+
+def test_a_request_behind_one_that_waits_for_its_commit_waits_too(server: TestServer, url: str) -> None:
+    """A body that ends where a part of what was read ends leaves the next requests to the connection's task."""
+
+    def raw(asked: Asked) -> bytes:
+        head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
+        return (
+            f"POST {asked.path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}Content-Length: {len(asked.body)}\r\n\r\n".encode()
+            + asked.body
+        )
+
+    around = len(sqs("SendMessage", url, MessageBody="").body)
+    for length in (8192, 8192 - around, 4096, 4096 - around):
+        with socket.create_connection(("127.0.0.1", server.http.port), timeout=20) as client:
+            first, second = sqs("SendMessage", url, MessageBody="x" * length), sqs("SendMessage", url, MessageBody="y")
+            client.sendall(raw(first) + raw(second) + raw(sqs("ListQueueTags", url)))
+            got = b""
+            while got.count(b"HTTP/1.1 ") < 3 or not got.endswith(b"}"):
+                more = client.recv(65_536)
+                assert more, got
+                got += more
+        bodies = [part.partition(b"\r\n\r\n")[2] for part in got.split(b"HTTP/1.1 ")[1:]]
+        assert [b"MD5OfMessageBody" in body for body in bodies] == [True, True, False]
+
+
+def test_a_client_that_closes_its_side_gets_the_answer_to_a_receive_that_does_not_wait(tmp_path: Path) -> None:
+    with TestServer(str(tmp_path), inline_sync_us=1) as server:
+        url = create(server)
+        Turn(server, sends(url, 1, 1)).answers()
+        asked = sqs("ReceiveMessage", url)
+        head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
+        start = f"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\n{head}Content-Length: {len(asked.body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", server.http.port), timeout=20) as client:
+            client.sendall(start.encode() + asked.body)
+            client.shutdown(socket.SHUT_WR)
+            assert b'"ReceiptHandle"' in client.recv(65_536)

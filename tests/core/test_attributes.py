@@ -105,12 +105,12 @@ def test_an_unknown_attribute_is_named() -> None:
         (
             "DeduplicationScope",
             "messageGroup",
-            "You can specify the {DeduplicationScope} only when {FifoQueue} is set to true.",
+            "You can specify the «DeduplicationScope» only when «FifoQueue» is set to true.",
         ),
         (
             "FifoThroughputLimit",
             "perQueue",
-            "You can specify the {FifoThroughputLimit} only when {FifoQueue} is set to true.",
+            "You can specify the «FifoThroughputLimit» only when «FifoQueue» is set to true.",
         ),
     ],
 )

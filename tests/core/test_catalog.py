@@ -86,7 +86,7 @@ def test_creating_again_compares_only_what_was_passed(bench: Bench) -> None:
     version = bench.catalog.version
     assert bench.create("q") is made
     assert bench.create("q", DelaySeconds="5", VisibilityTimeout="30") is made
-    text = r"^A queue already exists with the same name and a different value for attribute \{VisibilityTimeout\}$"
+    text = r"^A queue already exists with the same name and a different value for attribute «VisibilityTimeout»$"
     with pytest.raises(QueueExists, match=text):
         bench.create("q", DelaySeconds="5", VisibilityTimeout="31")
     assert bench.catalog.version == version
@@ -226,7 +226,7 @@ def test_a_dead_letter_queue_says_who_may_use_it(bench: Bench) -> None:
     bench.create("closed", RedriveAllowPolicy='{"redrivePermission":"denyAll"}')
     bench.create("good", RedrivePolicy=redrive_to("dead"))
     for name, target in (("bad", "dead"), ("bad", "closed")):
-        with pytest.raises(DeadLetterQueueRefused, match=r"^The \{RedriveAllowPolicy\} of queue"):
+        with pytest.raises(DeadLetterQueueRefused, match=r"^The «RedriveAllowPolicy» of queue"):
             bench.create(name, RedrivePolicy=redrive_to(target))
 
 

@@ -136,7 +136,7 @@ def test_a_fifo_queue_changes_its_class_only_if_its_groups_are_apart() -> None:
     apart = made.catalog.create_queue(ACCOUNT, "apart.fifo", FIFO, {}, T0)
     assert made.catalog.set_attributes(apart.number, {"Baton.Durability": "1"}, T0).spread.taking == (2,)
     whole = made.create("whole.fifo", FifoQueue="true")
-    with pytest.raises(InvalidAttributeValue, match=r"only with \{DeduplicationScope messageGroup\}"):
+    with pytest.raises(InvalidAttributeValue, match="only with «DeduplicationScope messageGroup»"):
         made.catalog.set_attributes(whole.number, {"Baton.Durability": "1"}, T0)
     made.check()
 

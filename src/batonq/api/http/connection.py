@@ -112,7 +112,10 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """The client has closed its side: finish the requests in progress, except long polls."""
         self._finishing = True
-        self._leave()
+        if self._working is not None and self._working.brief:
+            self._wake()
+        else:
+            self._leave()
         # A TLS connection cannot stay half open.
         return (
             self._server.scheme == "http"
@@ -295,8 +298,8 @@ class Connection(asyncio.Protocol):
                 await self._wakeup
                 continue
             in_a_row += 1
-            if not queue:
-                self._read_on()
+            if not queue and self._read_on():
+                continue  # the next request must not be answered before the one that was just started
             if not queue or in_a_row % ANSWERS_IN_A_ROW == 0:
                 await asyncio.sleep(0)
                 continue
@@ -314,12 +317,15 @@ class Connection(asyncio.Protocol):
             if self._writable is not None:
                 await self._writable
 
-    def _read_on(self) -> None:
-        """All requests so far are answered: parse the bytes that had to wait."""
+    def _read_on(self) -> bool:
+        """All requests so far are answered: parse the bytes that had to wait. Returns whether a request is in progress
+        now, which is answered without this task.
+        """
         self._unread = self._reader.feed(self._unread)
         self._hold_unfinished()
         if self._reading_paused and not self._queue and not self._unread:
             self._resume_reading()
+        return self._working is not None
 
     async def _answer(self, request: Request) -> None:
         server = self._server

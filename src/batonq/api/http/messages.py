@@ -20,6 +20,7 @@ class Request:
     __slots__ = (
         "abandon",
         "body",
+        "brief",
         "bytes_held",
         "cancellable",
         "headers",
@@ -53,6 +54,7 @@ class Request:
         self.keep_alive = keep_alive
         # A handler that only waits (a long poll) sets this. Its task is then cancelled when the client disconnects.
         self.cancellable = False
+        self.brief = False  # cancellable, but answered soon: a client that only closes its own side gets the answer
         self.abandon: Callable[[], None] | None = None  # called when the client of such a request disconnects
 
     def header(self, name: bytes, default: str = "") -> str:

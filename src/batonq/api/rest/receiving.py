@@ -63,12 +63,14 @@ def receive(call: Call, finish: Finish) -> None:
     waiting = call.broker.receive(queue, command, delivered)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
+    call.request.brief = command.wait_ms <= 0
     call.request.abandon = None if waiting is None else waiting.abandon
 
 
 async def receive_any(call: Call) -> Answer:
     given = call.read(ReceiveAny)
     call.request.cancellable = True
+    call.request.brief = not given.wait_seconds
     found = await call.broker.receive_any(
         call.broker.select(call.caller.account, given.queues),
         given.max_messages,

@@ -200,7 +200,7 @@ def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:
         room -= extent >> 32
         if room < 0 and (at or not first):
             host.give_back(queue, leases.part(at, len(leases)).claims())
-            return leases.part(0, at)
+            return leases.part(0, at).apart()  # what does not fit must not be read for a run that these are part of
     return leases
 
 

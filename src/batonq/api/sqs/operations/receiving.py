@@ -66,6 +66,7 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
     waiting = service.broker.receive(queue, command, received)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
+    call.request.brief = wait_ms <= 0
     call.request.abandon = None if waiting is None else waiting.abandon
 
 
