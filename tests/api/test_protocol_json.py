@@ -33,8 +33,9 @@ create = OPERATIONS["CreateQueue"].decode
 
 
 def text_in(value: SendMessageInput | SendMessageBatchEntry) -> str:
-    assert value.MessageBody is not None
-    return value.MessageBody
+    """The body of a message, which is kept as its JSON text."""
+    assert isinstance(value.MessageBody, bytes)
+    return protocol_json.text_of(value.MessageBody)
 
 
 def refused(decode: Any, body: bytes) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from batonq.api.document_weight import WeightLimit
 from batonq.api.sqs.errors import SERIALIZATION, SqsError
-from batonq.api.sqs.shapes import SendMessageBatchInput, SendMessageInput
+from batonq.api.sqs.shapes import SendMessageBatchEntry, SendMessageBatchInput, SendMessageInput
 from batonq.api.sqs.validate import NOT_CHARACTERS
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
@@ -31,10 +31,26 @@ def error_body(type_name: str, message: str) -> bytes:
 # --- decoding ---------------------------------------------------------------------------------
 
 
+# The body of a message is decoded when it is known whether its JSON text can be taken as it is.
+class _SendMessage(SendMessageInput):
+    MessageBody: Raw = Raw()
+
+
+class _Entry(SendMessageBatchEntry):
+    MessageBody: Raw = Raw()
+
+
+class _SendMessageBatch(SendMessageBatchInput):
+    Entries: list[_Entry] | None = None  # type: ignore[assignment]
+
+
+_SENDS: dict[type[Struct], type[Struct]] = {SendMessageInput: _SendMessage, SendMessageBatchInput: _SendMessageBatch}
+
+
 def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
     """Returns a function that decodes a request's body into an input and raises SqsError for an invalid body."""
-    typed = msgspec.json.Decoder(shape)
-    sends = shape in (SendMessageInput, SendMessageBatchInput)
+    typed = msgspec.json.Decoder(_SENDS.get(shape, shape))
+    sends = shape in _SENDS
 
     def decode(body: bytes) -> Input:
         if not WEIGHT.allows(body):
@@ -42,8 +58,10 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
         ascii_only = body.isascii()
         try:
             if not ascii_only:
-                body.decode()  # checks UTF-8 here, since unknown fields are not decoded below
+                body.decode()  # checks UTF-8 here, since unknown fields and message bodies are not decoded below
             value: Any = typed.decode(body or EMPTY)
+            if sends:
+                _read_bodies(value)
         except msgspec.ValidationError as error:
             raise SqsError(SERIALIZATION, _type_error(str(error))) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -58,6 +76,21 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
 
     return decode
 
+
+def _read_bodies(value: Any) -> None:
+    """Replace each message body by its JSON text, as bytes. Raises ValidationError."""
+    entries: Any = value.Entries or () if isinstance(value, SendMessageBatchInput) else (value,)
+    for entry in entries:
+        text = bytes(entry.MessageBody)
+        if text[:1] == b'"':
+            entry.MessageBody = text
+        else:
+            entry.MessageBody = None
+            if text and text != b"null":
+                text_of(text)
+
+
+text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 
 # In JSON, a control character can only be written with one of these escapes. The other characters that no message may
 # have are not ASCII.

@@ -35,7 +35,7 @@ class SendMessageInput(Struct, gc=False):
     clean: bool = field(default=False, name="(clean)")
     as_is: bool = field(default=False, name="(as is)")
     QueueUrl: str | None = None
-    MessageBody: str | None = None
+    MessageBody: str | bytes | None = None  # bytes: its JSON text
     DelaySeconds: int | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None
     MessageSystemAttributes: dict[str, AttributeValue] | None = None
@@ -53,7 +53,7 @@ class SendMessageOutput(Output, gc=False):
 
 class SendMessageBatchEntry(Struct, gc=False):
     Id: str | None = None
-    MessageBody: str | None = None
+    MessageBody: str | bytes | None = None  # bytes: its JSON text
     DelaySeconds: int | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None
     MessageSystemAttributes: dict[str, AttributeValue] | None = None

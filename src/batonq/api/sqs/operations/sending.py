@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import astuple
 
@@ -30,6 +30,7 @@ from batonq.api.sqs.extensions import (
 )
 from batonq.api.sqs.message_attributes import attributes_size, encode_message_attributes
 from batonq.api.sqs.operations.batches import failure
+from batonq.api.sqs.protocol_json import text_of
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
     AttributeValue,
@@ -208,7 +209,7 @@ class _Messages:
         self._content = AS_IS if given.as_is else 0
         self.errors: dict[int, SqsError] = {}  # the first error of each message that cannot be sent, by its place
         texts, delays_s, attributes, system_attributes, dedup_ids, groups = columns
-        bodies = self._bodies(texts, given.clean, body_name)
+        bodies = self._bodies(texts, given.as_is, given.clean, body_name)
         self.digests = [md5(body).digest() for body in bodies]  # of the bodies as received
         self._builder = SendBuilder(bodies, self.digests)
         sizes = [*map(len, bodies)]
@@ -243,16 +244,18 @@ class _Messages:
     def _refuse(self, at: int, error: SqsError) -> None:
         self.errors.setdefault(at, error.with_traceback(None))  # a traceback would keep the request in memory
 
-    def _bodies(self, texts: Sequence[str | None], clean: bool, name: str) -> list[bytes]:
-        """The bodies as they are stored. Without characters that no message may have, and not empty."""
-        bodies: list[bytes]
-        if clean and None not in texts:
-            bodies = [*map(str.encode, texts)]  # type: ignore[arg-type]
+    def _bodies(self, given: Sequence[str | bytes | None], as_is: bool, clean: bool, name: str) -> list[bytes]:
+        """The bodies as they are stored. Without characters that no message may have, and not empty. A body in bytes is
+        a JSON text.
+        """
+        if clean and as_is and None not in given and isinstance(given[0], bytes):
+            bodies = [text[1:-1] for text in cast(Sequence[bytes], given)]
         else:
-            bodies = [b""] * len(texts)
-            for at, text in enumerate(texts):
+            bodies = [b""] * len(given)
+            for at, one in enumerate(given):
+                text = text_of(one) if isinstance(one, bytes) else one
                 try:
-                    bodies[at] = encoded(text) if text else b""
+                    bodies[at] = (text.encode() if clean else encoded(text)) if text else b""
                 except SqsError as error:
                     self._refuse(at, error)
         if not all(bodies):
