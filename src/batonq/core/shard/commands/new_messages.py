@@ -27,6 +27,7 @@ GROUPS_CACHED = 1_024
 SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
 ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
 _KEYS_FULL = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."
+_NOT_STORABLE = f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
 _SENT = int(Type.SENT)
 _FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
@@ -75,14 +76,14 @@ class NewMessages:
         """Add a request to a run, if all its messages will be accepted; returns whether they will. The queue takes
         runs.
         """
-        if not (_fit(command.priorities) and _fit(command.max_receives)):
+        if not _storable(command):
             return False
         keys = self.dedup.keys_of(queue, command)
         if keys:
-            if queue.policy.spread or 0 in keys:
+            if queue.policy.spread:
                 return False  # a deduplication id decides which shard of the queue a message belongs to
-            unique = {*keys}
-            if len(unique) < len(keys) or not run.taken.isdisjoint(unique):
+            unique = {*keys} - {0}
+            if len(unique) < len(keys) - keys.count(0) or not run.taken.isdisjoint(unique):
                 return False
             if not self.dedup.are_new(keys, len(run.taken)):
                 return False
@@ -136,8 +137,11 @@ class NewMessages:
         keys = self.dedup.keys_of(queue, command)
         marks = content_marks(command) if keys else ()
         size = 0
+        storable = _storable(command)
         for at in range(count):
-            problem = self._refusal(queue, command, at)
+            problem: BatonError | None = None
+            if not storable and not _storable(command.pick([at])):
+                problem = InvalidInput(_NOT_STORABLE)
             key = keys[at] if keys else 0
             if problem is None and key:
                 known = self.dedup.known(queue, key, now)
@@ -173,12 +177,6 @@ class NewMessages:
             self.frame.parts += parts
             self._write(queue, [command.pick(places)], keys, slots, array("I", sizes), now)
         return Sent(self.number, first, count) if len(places) == count else outcome(self.number, results)
-
-    @staticmethod
-    def _refusal(queue: QueueState, command: Send, at: int) -> BatonError | None:
-        if _fit(command.priorities[at : at + 1]) and _fit(command.max_receives[at : at + 1]):
-            return None
-        return InvalidInput(f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}.")
 
     def _deduplicated(
         self, queue: QueueState, known: Known, command: Send, at: int, mark: int
@@ -278,9 +276,12 @@ class Run:
             self.names.add(command.request)
 
 
-def _fit(column: Sequence[int]) -> bool:
-    """Whether a record can store these values."""
-    return not column or (min(column) >= 0 and max(column) <= BYTE_MAX)
+def _storable(command: Send) -> bool:
+    """Whether a record can store each message's priority and maximum of receives."""
+    return all(
+        not column or (min(column) >= 0 and max(column) <= BYTE_MAX)
+        for column in (command.priorities, command.max_receives)
+    )
 
 
 def column_of(commands: Sequence[Send], name: str, default: Any) -> list[Any]:
