@@ -42,6 +42,7 @@ ADDRESSES_MAX = 10_000
 ADDRESS_LENGTH_MAX = 320  # longer paths are not cached; a queue name has 80 characters, each of which may be escaped
 PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of which may be escaped
 PARTS_MAX = 6  # no operation's path has more parts
+_Tree = dict[str, "_Tree"]
 
 
 class RestApp:
@@ -223,27 +224,45 @@ class _WrongMethod(MethodNotAllowed):
 
 
 def template(path: str) -> tuple[str, str, str]:
-    """The path as a template, such as `/v1/queues/{queue}:purge`, and the names taken out of it, such as `orders`."""
+    """The path as a template, such as `/v1/queues/{queue}:purge`, and the names taken out of it, such as `orders`.
+
+    A path that no operation can have is returned unchanged if it is short, otherwise as an empty text.
+    """
     parts = path.split("/", PARTS_MAX)
     count = len(parts)
     if count < 4 or parts[1] != "v1":
         return path, "", ""
     if len(path) > PATH_LENGTH_MAX:
         return "", "", ""
-    kind = parts[2]
-    name = unquote(parts[3])
-    if kind == "queues":
-        if count == 4:
-            name, colon, verb = name.partition(":")
-            return f"/v1/queues/{{queue}}{colon}{verb}" if name else "", name, ""
-        if count == 5:
-            return f"/v1/queues/{{queue}}/{unquote(parts[4])}" if name else "", name, ""
-        if count == 6 and parts[4] == "messages":
-            token, colon, verb = unquote(parts[5]).partition(":")
-            return f"/v1/queues/{{queue}}/messages/{{receipt}}{colon}{verb}" if name and token else "", name, token
-    elif kind == "jobs" and count == 4:
-        name, colon, verb = name.partition(":")
-        return f"/v1/jobs/{{job}}{colon}{verb}" if name else "", name, ""
-    elif kind == "history" and count == 4 and name:
-        return "/v1/history/{shard}", name, ""
-    return "", "", ""
+    branch = _TREE
+    shown: list[str] = []
+    names: list[str] = []
+    for place in range(2, count):
+        text = unquote(parts[place])
+        if text in branch:
+            branch = branch[text]
+            shown.append(text)
+            continue
+        variable = next((part for part in branch if part.startswith("{")), "")
+        name, colon, verb = text.partition(":") if place == count - 1 else (text, "", "")
+        if not variable or not name:
+            return "", "", ""
+        branch = branch[variable]
+        shown.append(f"{variable}{colon}{verb}")
+        names.append(name)
+    first, second, *_ = *names, "", ""
+    return "/v1/" + "/".join(shown), first, second
+
+
+def _tree() -> _Tree:
+    """The parts of the paths of all operations, without verbs: queues → {queue} → messages → {receipt}."""
+    tree: _Tree = {}
+    for operation in OPERATIONS:
+        branch = tree
+        for part in operation.path.split("/")[2:]:
+            text = part.partition(":")[0] if part.startswith("{") else part
+            branch = branch.setdefault(text, {})
+    return tree
+
+
+_TREE = _tree()

@@ -47,7 +47,7 @@ MESSAGES = "/v1/queues/{queue}/messages"
 JOB = "/v1/jobs/{job}"
 LEASE = "/v1/queues/{queue}/messages/{receipt}"
 
-OPERATIONS = (
+_QUEUES = (
     Operation(
         name="createQueue",
         method="POST",
@@ -127,6 +127,9 @@ OPERATIONS = (
         answers={200: queueshapes.Stats},
         errors=(404,),
     ),
+)
+
+_MESSAGES = (
     Operation(
         name="sendMessage",
         method="POST",
@@ -245,6 +248,9 @@ OPERATIONS = (
         answers={200: shapes.LeaseResults},
         errors=(404,),
     ),
+)
+
+_JOBS = (
     Operation(
         name="redrive",
         method="POST",
@@ -301,6 +307,9 @@ OPERATIONS = (
         answers={200: jobshapes.Job},
         errors=(404, 409),
     ),
+)
+
+_HISTORY = (
     Operation(
         name="listHistory",
         method="GET",
@@ -331,4 +340,11 @@ OPERATIONS = (
             ("wait", history.WaitSeconds, "Seconds to wait for a frame that does not exist yet."),
         ),
     ),
+)
+
+OPERATIONS: tuple[Operation, ...] = (
+    *_QUEUES,
+    *_MESSAGES,
+    *_JOBS,
+    *_HISTORY,
 )
