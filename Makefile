@@ -53,13 +53,19 @@ $(VENV)/spark.stamp: requirements/spark.txt $(VENV)/cluster.stamp
 	@$(INSTALL) -r requirements/spark.txt
 	@touch $@
 
-setup: $(VENV)/spark.stamp ## Install everything into .venv, by hash
+$(VENV)/docs.stamp: requirements/docs.txt $(VENV)/spark.stamp
+	@echo "Installing what the documentation site is built with"
+	@rm -rf $(VENV)/docs-site
+	@$(INSTALL) --no-deps --target $(VENV)/docs-site -r requirements/docs.txt
+	@touch $@
+
+setup: $(VENV)/docs.stamp ## Install everything into .venv, by hash
 	@echo "Ready: $(BIN)/baton"
 
 run: $(VENV)/server.stamp ## Start a server here (ARGS="--port 9999" adds to the command)
 	@exec $(BIN)/baton serve $(ARGS)
 
-test: $(VENV)/spark.stamp ## Lint, types, import contracts and every test
+test: $(VENV)/docs.stamp ## Lint, types, import contracts and every test
 	@$(BIN)/python tools/check.py all
 
 test-fast: $(VENV)/spark.stamp ## Lint, types and the suites that take seconds
@@ -107,9 +113,9 @@ sync: $(VENV)/dev.stamp ## Write the generated parts of the client: the one for 
 	@$(BIN)/python tools/make_settings.py
 	@$(BIN)/python tools/make_sync.py
 
-docs: $(VENV)/spark.stamp ## Rewrite the generated reference pages and check all pages
+docs: $(VENV)/docs.stamp ## Rewrite the generated parts of docs/ and build the searchable site in build/site
 	@$(BIN)/python tools/make_docs.py
-	@$(BIN)/python -m pytest -q tests/docs
+	@$(BIN)/python tools/build_site.py
 
 COMPILE := .venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate --no-header \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
@@ -118,7 +124,7 @@ lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade ta
 	@test -n "$(PYTHON)"
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
-	@for name in server dev legacy-botocore cluster image spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@for name in server dev legacy-botocore cluster docs image spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
 	@! grep -nE '://|^-|[ =]/' requirements/*.txt
 
 clean: ## Remove the environment and everything that was built

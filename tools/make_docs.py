@@ -16,8 +16,7 @@ from pathlib import Path
 from batonq import errors
 from batonq.api.sqs import errors as sqs_errors
 from batonq.cli.main import build_parser
-from batonq.core.records import State
-from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
+from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.node import settings
 from batonq.node.operations import metrics
 from batonq.pipeline.audit.kinds import FAMILIES
@@ -129,18 +128,19 @@ def cli_part() -> str:
 
 
 def transitions_part() -> str:
-    """A Mermaid diagram, readable without a renderer."""
-    lines = []
-    for (state, record), ends in TRANSITIONS.items():
-        for end in ends:
-            start = "[*]" if state is State.FREE else state.name
-            stop = "[*]" if end is State.DELETED else end.name
-            lines.append(f"    {start} --> {stop}: {_words(record.name)}\n")
-    return "```mermaid\nstateDiagram-v2\n" + "".join(lines) + "```\n"
+    sys.path.insert(0, str(DOCS.parent))  # this file also runs as a script
+    from tools.diagrams import transitions
+
+    rows = ([start, stop, ", ".join(records)] for (start, stop), records in transitions().items())
+    return table(("from", "to", "record"), rows)
 
 
-def _words(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
+def diagrams() -> dict[Path, str]:
+    """The pictures that are drawn from the code."""
+    sys.path.insert(0, str(DOCS.parent))
+    from tools.diagrams import DIAGRAMS
+
+    return {DOCS / "explanation" / name: draw() for name, draw in DIAGRAMS.items()}
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -320,21 +320,21 @@ def rewritten(text: str) -> str:
     return _PART.sub(lambda match: f"{match[1]}\n{PARTS[match['name']]().strip()}\n\n{match[3]}", text)
 
 
-def outdated() -> list[Path]:
-    """The pages whose generated parts differ from the code."""
-    pages = sorted(DOCS.rglob("*.md"))
-    return [page for page in pages if rewritten(page.read_text()) != page.read_text()]
+def outdated() -> dict[Path, str]:
+    """The pages and pictures that differ from the code, each with what it should contain."""
+    wanted = {page: rewritten(page.read_text()) for page in sorted(DOCS.rglob("*.md"))} | diagrams()
+    return {file: text for file, text in wanted.items() if not file.exists() or file.read_text() != text}
 
 
 def main(arguments: list[str]) -> int:
-    pages = outdated()
+    files = outdated()
     if "--check" in arguments:
-        for page in pages:
-            print(f"{page.relative_to(DOCS.parent)} is out of date: run make docs", file=sys.stderr)
-        return 1 if pages else 0
-    for page in pages:
-        page.write_text(rewritten(page.read_text()))
-        print(f"wrote {page.relative_to(DOCS.parent)}")
+        for file in files:
+            print(f"{file.relative_to(DOCS.parent)} is out of date: run make docs", file=sys.stderr)
+        return 1 if files else 0
+    for file, text in files.items():
+        file.write_text(text)
+        print(f"wrote {file.relative_to(DOCS.parent)}")
     return 0
 
 

@@ -12,7 +12,7 @@ from tests.docs.runner import PageRun
 
 RUN = ("bash", "python")
 # A new language is either run or on this list; `sh` or `console` by mistake would be a block that nobody checks.
-NOT_RUN = ("text", "ini", "json", "mermaid", "toml", "xml")
+NOT_RUN = ("text", "ini", "json", "toml", "xml")
 
 
 def _runnable(page: Path) -> list[Block]:
