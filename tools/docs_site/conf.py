@@ -29,8 +29,6 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
-# The site makes no request to another host, so that it works from the file system and without internet.
-html_theme_options = {"light_css_variables": {}, "dark_css_variables": {}}
 
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
