@@ -18,7 +18,7 @@ from batonq.api.sqs import errors as sqs_errors
 from batonq.cli.main import build_parser
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.node import settings
-from batonq.node.operations import metrics
+from batonq.node.monitoring import metrics
 from batonq.pipeline.audit.kinds import FAMILIES
 from batonq.pipeline.events import schema
 

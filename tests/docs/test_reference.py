@@ -11,7 +11,7 @@ from batonq.api.sqs.errors import Kind
 from batonq.cli.main import COMMANDS, build_parser
 from batonq.errors import BatonError
 from batonq.node import settings
-from batonq.node.operations import metrics
+from batonq.node.monitoring import metrics
 from batonq.node.operations.pages import Pages
 from tests.docs.pages import ROOT
 from tools import make_docs

@@ -12,9 +12,9 @@ import pytest
 from batonq.core.commands import Counters
 from batonq.errors import Unavailable
 from batonq.node.events import ALARM_KEPT_MS, ActiveAlarm, AlarmBoard, JsonFormatter, TextFormatter, TracebackLimit
-from batonq.node.operations import metrics
+from batonq.node.monitoring import metrics
+from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
 from batonq.node.operations import status_page as statuspage
-from batonq.node.operations.overview import Overview, QueueReading, ShardReading
 from batonq.node.operations.pages import Asked, Pages
 from batonq.node.shard_host.group_commit import CommitStatistics
 from tests.node.nodes import ACCOUNT, Faults, open_node, send

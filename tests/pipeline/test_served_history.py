@@ -14,7 +14,7 @@ from batonq.api.rest.history import CONTENT_TYPE
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame, parse
-from batonq.node.operations import metrics
+from batonq.node.monitoring import metrics
 from batonq.node.operations.history import TooFast, check
 from batonq.pipeline.events.decode import Decoder
 from tests.pipeline.conftest import small

@@ -156,3 +156,28 @@ def test_a_catalog_that_does_not_fit_is_read_anew(tmp_path: Path) -> None:
         assert processes.nodes[1].broker.queue(ACCOUNT, "queue").tags == {"a": "b"}
 
     run(tmp_path, main)
+
+
+def test_any_process_shows_the_whole_server(tmp_path: Path) -> None:
+    async def main(processes: Processes) -> None:
+        node = processes.nodes[1]
+        queues = [await node.broker.create_queue(ACCOUNT, name, {}, {}) for name in ("even", "odd")]
+        wide = await node.broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {})
+        for queue in (*queues, wide):
+            await brokers.send(node.broker, queue, [make_send("x"), make_send("y")], first_try=True)
+        overview = await node.overview()
+        assert [(queue.name, queue.counters.visible, queue.shards) for queue in overview.queues] == [
+            ("even", 2, 1),
+            ("odd", 2, 1),
+            ("wide", 2, 2),
+        ]
+        assert overview.missing == 0 and [shard.owner for shard in overview.shards] == ["p0", "p1"]
+        assert [(told.name, told.problem) for told in overview.nodes] == [("p1", ""), ("p0", "")]
+        await processes.end(1)
+        overview = await processes.nodes[0].overview()
+        assert overview.missing == 2, "the odd one, and half of the wide one"
+        assert [queue.name for queue in overview.queues] == ["even", "wide"]
+        assert overview.nodes[1].name == "p1" and "may be restarting" in overview.nodes[1].problem
+        assert (await processes.nodes[0].broker.history.listed(False)).unavailable == [1]
+
+    run(tmp_path, main)

@@ -21,7 +21,7 @@ LIMITS = (
     "batonq.node.cluster.routing.CALL_S",
     "batonq.node.cluster.routing.OWNER_WAIT_S",
     "batonq.node.processes.catalog.TOLD_S",
-    "batonq.node.processes.server_view.ASK_S",
+    "batonq.node.monitoring.everywhere.ASK_S",
     "batonq.node.routing.forwarding.PATIENCE_S",
     "batonq.node.routing.splitter.FRESH_WAIT_S",
     "batonq.node.routing.splitter.RECENT_WAIT_S",

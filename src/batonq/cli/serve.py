@@ -35,8 +35,8 @@ from batonq.errors import InvalidInput
 from batonq.node import events
 from batonq.node.cluster.node import ClusterNode, read_secret
 from batonq.node.cluster.peers import PREFIX, SIGNATURE_HEADER
+from batonq.node.monitoring import metrics
 from batonq.node.node import Node
-from batonq.node.operations import metrics
 from batonq.node.operations.pages import Answer, Asked, Pages
 from batonq.node.processes.node import ProcessNode
 from batonq.node.processes.process_server import STATUS

@@ -135,3 +135,15 @@ def _moment(time_ms: int) -> datetime | None:
         return datetime.fromtimestamp(time_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):  # the clock was moved past the year 9999
         return None
+
+
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
+
+
+def duration(ms: int) -> str:
+    """A duration in the largest unit that fits: 0.2 s, 45 s, 4 min, 3 h, 2 d."""
+    seconds = ms / 1000
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

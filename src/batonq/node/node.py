@@ -13,10 +13,9 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from batonq.core.catalog.machine import Catalog, Rules
-from batonq.core.commands import Counters
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
@@ -34,11 +33,12 @@ from batonq.node.clock import Clock
 from batonq.node.context import NodeContext
 from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
-from batonq.node.operations.metrics import Front
-from batonq.node.operations.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
+from batonq.node.monitoring.everywhere import Everywhere
+from batonq.node.monitoring.metrics import Front
+from batonq.node.monitoring.overview import Overview, OverviewReader
+from batonq.node.monitoring.rates import RateSampler
 from batonq.node.routing.channels import Channels, PortTransport, Transport
 from batonq.node.routing.ports import Route
-from batonq.node.routing.splitter import summed
 from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.keeper import ShardKeeper
@@ -47,9 +47,6 @@ from batonq.node.shard_host.maintenance import Maintenance
 from batonq.node.shard_host.ownership_leases import LeaseKeeper
 from batonq.node.shard_host.recovery import Recovery, snapshot_store
 from batonq.node.shard_host.snapshot_schedule import MakeSnapshot, SnapshotProcess, SnapshotSchedule
-
-READ_AT_ONCE = 200  # queues whose counters are read before other requests get a turn
-READ_TIMEOUT_S = 2.0
 
 
 class DirectoryOwnership(Ownership, Protocol):
@@ -103,7 +100,11 @@ class Node:
         self._recovery: Recovery
         self._channels: Channels
         self._upkeep: asyncio.Task[None] | None = None
-        self._last_overview: Overview | None = None
+        self.started_ms = self.wall_ms()
+        self.everywhere = Everywhere(settings.node or socket.gethostname())
+        self._rates = RateSampler(self.shards, self.clock.now_ms)
+        self._sampling: asyncio.Task[None] | None = None
+        self._overview_reader: OverviewReader
         self.count_front: Callable[[], Front] = list  # set by the front door
 
     def wall_ms(self) -> int:
@@ -125,6 +126,7 @@ class Node:
             await self._close()
             raise
         self.started = True
+        self._sampling = self._loop.create_task(self._rates.run())
 
     @contextlib.asynccontextmanager
     async def only_catalog(self) -> AsyncIterator[CatalogHost]:
@@ -271,6 +273,20 @@ class Node:
             snapshots=self.snapshots,
             archiving=self._archiving,
         )
+        self._overview_reader = OverviewReader(
+            name=self.everywhere.name,
+            data=self.settings.data,
+            now_ms=self.clock.now_ms,
+            started_ms=self.started_ms,
+            catalog=self.catalog,
+            shards=self.shards,
+            alarms=self.alarms,
+            history=lambda: self.broker.history,
+            archiving=self._archiving,
+            rates=self._rates,
+        )
+        self.everywhere.provide("overview", self._read_overview)
+        self.everywhere.provide("front", self._read_front)
 
     def _route(self) -> Route | None:
         """The routes to shards that other nodes serve; None: there are none."""
@@ -324,9 +340,7 @@ class Node:
     async def stop(self) -> None:
         """Commit all decisions, save snapshots, and release the data directory."""
         self.stop_waiting()
-        if self._upkeep is not None:
-            self._upkeep.cancel()
-            await asyncio.gather(self._upkeep, return_exceptions=True)
+        await end(self._sampling, self._upkeep)
         if self.started:
             await self.broker.finish_control()
             await self._channels.close()
@@ -365,6 +379,7 @@ class Node:
             )
 
     async def _close(self) -> None:
+        await end(self._sampling)
         for keeper in self.shards:
             await keeper.close()
         if hasattr(self, "catalog"):
@@ -396,85 +411,18 @@ class Node:
         return await self.broker.advance_clock(forward_ms)
 
     async def overview(self) -> Overview:
-        """All queues and shards, from committed state. If the disk hangs, the state that was last read."""
-        try:
-            self._last_overview = await asyncio.wait_for(self._read(), READ_TIMEOUT_S)
-        except (BatonError, TimeoutError):
-            if self._last_overview is None:
-                self._last_overview = Overview(self.clock.now_ms())
-        overview = self._last_overview
-        overview.shards = [self._read_shard(keeper) for keeper in self.shards]
-        overview.alarms = self.alarms.active()
-        overview.alarms_raised = self.alarms.raised
-        history = self.broker.history
-        overview.history = HistoryReading(history.bytes_served, history.readers, history.limited)
-        overview.archive = self._read_archive()
-        return overview
+        """All queues and shards of the server, from committed state."""
+        return await self.overview_here()
 
-    def _read_archive(self) -> list[ArchiveReading]:
-        archiving = self._archiving
-        if archiving is None:
-            return []
-        logs = [keeper.host().log for keeper in self.shards if keeper.serving]
-        return [
-            ArchiveReading(
-                log.shard,
-                archiving.segments.get(log.shard, 0),
-                archiving.failures.get(log.shard, 0),
-                archiving.behind_bytes(log),
-            )
-            for log in logs
-        ]
+    async def overview_here(self) -> Overview:
+        """The part of the overview that this node can read itself."""
+        return await self._overview_reader.read()
 
-    async def _read(self) -> Overview:
-        overview = Overview(self.clock.now_ms())
-        catalog = self.catalog.current()
-        entries = sorted(catalog.queues.values(), key=lambda entry: (entry.account, entry.name))
-        for start in range(0, len(entries), READ_AT_ONCE):
-            for entry in entries[start : start + READ_AT_ONCE]:
-                keepers = [self.shards[shard] for shard in entry.shards if shard < len(self.shards)]
-                parts = [part for keeper in keepers if (part := _counters(keeper, entry.number)) is not None]
-                if not parts:
-                    overview.missing += 1
-                    continue
-                reading = QueueReading(
-                    entry.account,
-                    entry.name,
-                    entry.fifo,
-                    entry.shard,
-                    entry.policy.sla_seconds,
-                    bool(catalog.dead_letter_sources(entry.number)),
-                    max(keeper.host().polls.waiting(entry.number) for keeper in keepers if keeper.serving),
-                    parts[0] if len(parts) == 1 else summed(parts),
-                )
-                overview.queues.append(reading)
-            for keeper in self.shards:
-                point = keeper.host().point() if keeper.serving else None
-                if point is not None:
-                    await point
-            await asyncio.sleep(0)
-        return overview
+    async def _read_overview(self, arguments: dict[str, Any]) -> Overview:
+        return await self.overview_here()
 
-    @staticmethod
-    def _read_shard(keeper: ShardKeeper) -> ShardReading:
-        host = keeper.host() if keeper.serving else None
-        return ShardReading(
-            number=keeper.number,
-            state=keeper.state.value,
-            why=keeper.why,
-            epoch=host.shard.epoch if host else 0,
-            log_bytes=host.log.bytes_retained() if host else 0,
-            room=host.log.room().value if host else "",
-            failures=keeper.failures,
-            commits=keeper.statistics,
-        )
-
-
-def _counters(keeper: ShardKeeper, queue: int) -> Counters | None:
-    try:
-        return keeper.host().counters(queue)
-    except BatonError:
-        return None
+    async def _read_front(self, arguments: dict[str, Any]) -> Front:
+        return self.count_front()
 
 
 def kinds_to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tuple[int, int]]:

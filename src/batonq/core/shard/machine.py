@@ -155,6 +155,8 @@ class Shard:
         self.peek = views.peek
         self.hint = views.hint
         self.counters = views.counters
+        self.oldest_visible = views.oldest_visible
+        self.blocked_groups = views.blocked_groups
         self.departing = views.departing
         self.failure_of = views.failure_of
         self.failures_of = views.failures_of

@@ -6,10 +6,13 @@ from batonq.core.commands import Counters, Departing, Failure, Lease, Leases, Me
 from batonq.core.records import State
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.lines import NO_RING
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.spread import Hint, parse, takes
+
+LOOK_MAX = 64  # messages that are examined for the oldest VISIBLE one
 
 
 class Views:
@@ -124,6 +127,50 @@ class Views:
     def counters(self, number: int) -> Counters:
         queue = self.messages.queue_state(number)
         return queue.counters(self.columns.sent[queue.head] if queue.head != NIL else 0)
+
+    def oldest_visible(self, number: int) -> int:
+        """When the oldest VISIBLE message of a queue was sent, in milliseconds; 0 if there is none.
+
+        Exact if one of the first messages in arrival order is VISIBLE. Otherwise the time is that of the oldest among
+        the messages that are next in their lane, because no more than LOOK_MAX messages are examined.
+        """
+        queue = self.messages.queue_state(number)
+        if not queue.visible:
+            return 0
+        columns = self.columns
+        slot = queue.head
+        for _ in range(LOOK_MAX):
+            if slot == NIL or columns.state[slot] == State.VISIBLE:
+                break
+            slot = columns.queue_next[slot]
+        if slot != NIL and columns.state[slot] == State.VISIBLE:
+            return columns.sent[slot]
+        head, sent = self.lines.head, columns.sent
+        return min(
+            (
+                sent[head[line]]
+                for lane in queue.ready.lanes.values()
+                for line in (lane.fresh, lane.returned, lane.quiet, lane.noisy)
+                if line != NIL
+            ),
+            default=0,
+        )
+
+    def blocked_groups(self, start: int, count: int) -> tuple[list[int], int | None]:
+        """The queue of each FIFO group with messages that wait because the group's first message is not VISIBLE.
+
+        Examines `count` lines from `start`. Returns the queues, and where to go on; None: all lines were examined.
+        """
+        lines = self.lines
+        end = start + count
+        found = [
+            queue
+            for key, queue, waiting, ring in zip(
+                lines.key[start:end], lines.queue[start:end], lines.count[start:end], lines.ring[start:end], strict=True
+            )
+            if waiting > 1 and ring == NO_RING and key
+        ]
+        return found, end if end < len(lines.key) else None
 
     def peek(self, number: int, after_sequence: int, limit: int) -> list[MessageView]:
         """Messages in arrival order, whatever their state, without changing them."""

@@ -173,6 +173,10 @@ class ClusterNode(RoutedNode):
         """The epoch with which this node serves a shard, or hosts the catalog."""
         return self.catalog.current().epoch if shard == CATALOG_SHARD else self.shards[shard].host().shard.epoch
 
+    def _other_addresses(self) -> dict[str, str]:
+        members = self.ownership_loop.members
+        return {name: known.member.address for name, known in members.items() if name != self.settings.node}
+
     # --- callbacks --------------------------------------------------------------------------------
 
     def _frame_folded(self, shard: int) -> None:

@@ -22,6 +22,7 @@ from batonq.node import events
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.messages.received import Delivery, Received
+from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.routing import wire
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.submission import Waiting, client_error
@@ -185,6 +186,8 @@ class Serving(Protocol):
     def catalog(self) -> SharedCatalog: ...
     def port_here(self, shard: int) -> ShardPort | None: ...
     def epoch_here(self, shard: int) -> int: ...
+    @property
+    def everywhere(self) -> Everywhere: ...
     def status(self) -> dict[str, Any]: ...
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None: ...
 
@@ -386,6 +389,8 @@ class ShardAnswering:
                     raise NotOwner("This node does not own the catalog.")
                 self._check_meant(CATALOG_SHARD, name)
                 return await catalog.answer(command, body)
+            case ["node", "read"]:
+                return await self._node.everywhere.answer(body)
             case ["node", what]:
                 return await self._own(what, body)
         raise _unknown(path)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import ssl as tls
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple, Protocol, cast
@@ -28,6 +28,7 @@ CONNECT_S = 2.0
 IDLE_MAX = 64  # idle connections kept per node
 HEAD_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 64 << 20
+REPEATABLE = ("read", "history")  # questions to a node that may be asked twice
 UNIX = "unix:"  # an address on this machine: unix:/path/of/a/socket
 UNIX_PATH_MAX = 100  # the system allows a few more
 _HEAD_END = b"\r\n\r\n"
@@ -55,6 +56,32 @@ class Asking(Protocol):
         """Raises NotSent, NoAnswer, or the error that the other node answered with."""
 
     def close(self) -> None: ...
+
+
+class OtherNodes:
+    """The other nodes of a cluster, or the other processes of a server, for questions about themselves. `addresses`
+    returns the address of each by its name; empty: it cannot be asked now.
+    """
+
+    def __init__(self, peers: Asking, addresses: Callable[[], Mapping[str, str]]) -> None:
+        self._peers = peers
+        self._addresses = addresses
+
+    def names(self) -> list[str]:
+        return sorted(self._addresses())
+
+    async def ask(self, name: str, command: str, body: bytes, timeout_s: float) -> bytes:
+        """Raises NotSent, NoAnswer, or the error that the other node answered with."""
+        address = self._addresses().get(name)
+        if not address:
+            raise NotSent(f"{name} is not running at the moment; it may be restarting.")
+        path = f"{PREFIX}node/{command}"
+        try:
+            return await self._peers.ask(address, path, "", body, timeout_s)
+        except ClosedUnanswered:
+            if command not in REPEATABLE:
+                raise
+        return await self._peers.ask(address, path, "", body, timeout_s)
 
 
 @contextmanager

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from itertools import count
 
 from batonq.core.catalog.machine import Catalog
+from batonq.errors import BatonError
 from batonq.node.catalog.catalog_host import Changes
 from batonq.node.cluster.catalog import SharedCatalog
-from batonq.node.cluster.peers import Asking
+from batonq.node.cluster.peers import Asking, OtherNodes
 from batonq.node.cluster.routing import Owners, Routing
 from batonq.node.messages.received import Delivery
+from batonq.node.monitoring import overview
+from batonq.node.monitoring.overview import Overview
 from batonq.node.node import Node, World
 from batonq.node.routing.ports import Route, ShardPort
 from batonq.node.settings import Settings
@@ -23,6 +26,7 @@ class RoutedNode(Node):
     def __init__(self, settings: Settings, world: World | None, peers: Asking) -> None:
         super().__init__(settings, world)
         self.peers = peers
+        self.everywhere.others = OtherNodes(peers, self._other_addresses)
         self._routing: Routing
         self._receipt_keys = -1
 
@@ -43,6 +47,18 @@ class RoutedNode(Node):
             loop=self._loop,
             log_settings=self.world.log_settings,
         )
+
+    def _other_addresses(self) -> dict[str, str]:
+        """The addresses of the other nodes or processes, by name; empty: it cannot be asked now."""
+        raise NotImplementedError
+
+    async def overview(self) -> Overview:
+        parts = await self.everywhere.read_as(overview.DECODER, "overview")
+        try:
+            catalog = self.catalog.current()
+        except BatonError:
+            catalog = None
+        return overview.joined(parts, catalog, len(self.shards))
 
     def _route(self) -> Route:
         return self._routing

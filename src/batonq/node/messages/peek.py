@@ -16,9 +16,8 @@ from batonq.core.payload import Lineage, Payload, decode_attributes
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
 from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
-from batonq.node.clock import clock_time, iso_time
+from batonq.node.clock import clock_time, duration, iso_time
 from batonq.node.messages.log_reader import read_message
-from batonq.node.operations.status_page import duration
 from batonq.node.shard_host.host import ShardHost, committed
 
 PAGE_MAX = 100

@@ -18,8 +18,8 @@ from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node.clock import iso_time
 from batonq.node.messages import peek as peeking
+from batonq.node.monitoring import metrics
 from batonq.node.node import Node
-from batonq.node.operations import metrics
 from batonq.node.operations import status_page as statuspage
 
 TOKEN_FILE = "admin-token"

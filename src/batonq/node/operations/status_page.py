@@ -5,13 +5,12 @@ from __future__ import annotations
 from html import escape
 
 from batonq import __version__
-from batonq.node.operations.overview import Overview, QueueReading
+from batonq.node.clock import duration
+from batonq.node.monitoring.overview import Overview, QueueReading
 from batonq.node.operations.page_headers import page_headers
 
 ROWS_MAX = 500
 _SECOND_MS = 1000
-_UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
-
 _STYLE = """
 :root { color-scheme: light dark; --ground: #fbfbfa; --text: #1d1f21; --soft: #5c6166; --line: #dcdcd8;
   --accent: #2456a6; --good: #1e6b3a; --bad: #a3261b; --hover: #f1f1ee; }
@@ -114,15 +113,6 @@ def needing(overview: Overview) -> list[str]:
         elif queue.counters.dead:
             troubles.append(f"{queue.name} has {_plural(queue.counters.dead, 'dead message')}")
     return troubles
-
-
-def duration(ms: int) -> str:
-    """A duration in the largest unit that fits: 0.2 s, 45 s, 4 min, 3 h, 2 d."""
-    seconds = ms / _SECOND_MS
-    for size, unit in _UNITS:
-        if seconds >= size:
-            return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _plural(count: int, word: str) -> str:

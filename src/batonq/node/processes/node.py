@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from batonq.core.catalog.machine import Catalog
-from batonq.errors import Unavailable
+from batonq.errors import BatonError, Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import SharedDirectory
 from batonq.node import events
@@ -21,20 +23,20 @@ from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
 from batonq.node.cluster.routing import CALL_S
 from batonq.node.context import NodeContext
+from batonq.node.monitoring.metrics import FRONT_DECODER, Front, labelled
 from batonq.node.node import World
-from batonq.node.operations.history import Listed, Served
-from batonq.node.operations.metrics import Front
-from batonq.node.operations.overview import Overview
+from batonq.node.operations.history import Served
 from batonq.node.processes.catalog import FRAMES, ProcessCatalog
 from batonq.node.processes.place import Place, ToldOwners, name_of
+from batonq.node.processes.process_history import ProcessHistory
 from batonq.node.processes.process_server import ProcessAnswering
-from batonq.node.processes.server_view import Others, ProcessHistory, joined, labelled
 from batonq.node.settings import Settings
 from batonq.node.shard_host.keeper import KeeperState, Opener, ShardKeeper
 
 START_S = 60.0
 AGAIN_S = 0.05
 QUEUES_TOLD = 1_000
+CLOCK_S = 60.0
 
 
 class ElsewhereKeeper(ShardKeeper):
@@ -69,7 +71,6 @@ class ProcessNode(RoutedNode):
         self.owners = owners
         self.answering = ProcessAnswering(self)
         self._announce = announce
-        self._others = Others(owners, self.peers)
         self._history: ProcessHistory
 
     # --- start ------------------------------------------------------------------------------------
@@ -101,7 +102,7 @@ class ProcessNode(RoutedNode):
         self._compose()
         self._history = ProcessHistory(
             place=self.place,
-            others=self._others,
+            everywhere=self.everywhere,
             shards=self.shards,
             rate_bytes=self.settings.history_rate_bytes,
             seconds=self._loop.time,
@@ -150,17 +151,6 @@ class ProcessNode(RoutedNode):
         """The number of this process's start, which callers must name; 0 until the supervisor has told it."""
         return self.owners.up.get(self.place.number, 0)
 
-    async def overview_here(self) -> Overview:
-        overview = await super().overview()
-        overview.shards = [shard for shard in overview.shards if self.place.has(shard.number)]
-        return overview
-
-    def front_here(self) -> Front:
-        return self.count_front()
-
-    async def histories_here(self, names: bool) -> Listed:
-        return await self._history.listed_here(names)
-
     async def read_history_here(
         self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
     ) -> Served:
@@ -171,17 +161,21 @@ class ProcessNode(RoutedNode):
 
     # --- over all processes ---------------------------------------------------------------------------
 
-    async def overview(self) -> Overview:
-        parts = [await self.overview_here(), *await self._others.overviews()]
-        return joined(parts, len(self.catalog.current().queues), len(self.shards))
+    def _other_addresses(self) -> dict[str, str]:
+        up = self.owners.others()
+        return {name_of(number): up.get(number, "") for number in range(self.place.of) if number != self.place.number}
 
     async def front_metrics(self) -> Front:
-        fronts = {self.place.name: self.front_here(), **await self._others.fronts()}
-        return labelled(dict(sorted(fronts.items())))
+        parts = await self.everywhere.read_as(FRONT_DECODER, "front")
+        return labelled({part.node: part.value for part in sorted(parts) if part.value is not None})
 
     async def advance_clock(self, forward_ms: int) -> int:
         now_ms = await self.advance_clock_here(forward_ms)
-        await self._others.advance_clock(forward_ms)
+        others, body = self.everywhere.others, msgspec.msgpack.encode(forward_ms)
+        asked = [others.ask(name, "clock", body, CLOCK_S) for name in others.names()]
+        for answer in await asyncio.gather(*asked, return_exceptions=True):
+            if isinstance(answer, BaseException) and not isinstance(answer, BatonError):
+                raise answer
         return now_ms
 
     def not_ready(self) -> str:

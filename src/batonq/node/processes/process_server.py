@@ -8,13 +8,10 @@ import msgspec
 
 from batonq.errors import InvalidInput, NotFound
 from batonq.node.cluster.node_server import Serving, ShardAnswering
-from batonq.node.operations.history import Listed, Served
-from batonq.node.operations.metrics import Front
-from batonq.node.operations.overview import Overview
+from batonq.node.operations.history import Served
 
 STATUS = "status"
 _millis = msgspec.msgpack.Decoder(int)
-_names = msgspec.msgpack.Decoder(bool)
 _read = msgspec.msgpack.Decoder(tuple[int, int, int, float, int | None])
 encode = msgspec.msgpack.encode
 
@@ -22,9 +19,6 @@ encode = msgspec.msgpack.encode
 class Process(Serving, Protocol):
     """The parts of a process that other processes may ask for."""
 
-    async def overview_here(self) -> Overview: ...
-    def front_here(self) -> Front: ...
-    async def histories_here(self, names: bool) -> Listed: ...
     async def read_history_here(
         self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
     ) -> Served: ...
@@ -46,12 +40,6 @@ class ProcessAnswering(ShardAnswering):
         process = self._process
         if what == STATUS:
             return process.status()
-        if what == "overview":
-            return await process.overview_here()
-        if what == "front":
-            return process.front_here()
-        if what == "histories":
-            return await process.histories_here(_names.decode(body))
         if what == "history":
             return await process.read_history_here(*_read.decode(body))
         if what == "clock":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from batonq import __version__
-from batonq.node.operations.overview import Overview, QueueReading, ShardReading
+from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -134,12 +136,27 @@ def render(overview: Overview) -> bytes:
     return "\n".join(lines).encode()
 
 
+FRONT_DECODER = msgspec.msgpack.Decoder(Front)
+
+
 def render_front(front: Front) -> bytes:
     lines: list[str] = []
     for metric, samples in front:
         block(lines, metric, samples)
     lines.append("")
     return "\n".join(lines).encode()
+
+
+def labelled(fronts: Mapping[str, Front]) -> Front:
+    """Label the metrics per process. Each process counts from zero at its start, so their numbers are not summed."""
+    whole: Front = []
+    for at, (metric, _) in enumerate(next(iter(fronts.values()))):
+        samples = []
+        for name, front in fronts.items():
+            for labels, value in front[at][1]:
+                samples.append((f'{labels},process="{name}"' if labels else f'process="{name}"', value))
+        whole.append((metric, samples))
+    return whole
 
 
 def _queue_labels(queue: QueueReading) -> str:
