@@ -23,9 +23,7 @@ def _source() -> str:
 def findings(page: Page) -> list[str]:
     """The serious and critical findings on a page."""
     page.evaluate(_source())  # by the debugger, which the page's content security policy does not concern
-    return [
-        f"{impact}: {rule}: {text}: {nodes}" for impact, rule, text, nodes in page.evaluate(_RUN) if impact in BAD
-    ]
+    return [f"{impact}: {rule}: {text}: {nodes}" for impact, rule, text, nodes in page.evaluate(_RUN) if impact in BAD]
 
 
 def assert_accessible(page: Page) -> None:

@@ -62,7 +62,9 @@ class Rest:
         assert parts.hostname is not None
         self._host, self._port, self._headers = parts.hostname, parts.port, headers or {}
 
-    def send(self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    def send(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=WAIT_S)
         try:
             connection.request(method, path, body, {**self._headers, **(headers or {})})

@@ -14,7 +14,7 @@ RAN = "xssRan"
 _REPORT = "reportViolation"
 _INIT = f"""
 document.addEventListener('securitypolicyviolation', event => window.{_REPORT}(
-  event.violatedDirective + ' ' + event.blockedURI + ' ' + event.sourceFile + ':' + event.lineNumber + ' ' + event.sample
+  [event.violatedDirective, event.blockedURI, event.sourceFile, event.lineNumber, event.sample].join(' ')
 ));
 """
 _LOCAL_SCHEMES = {"data", "blob", "about"}

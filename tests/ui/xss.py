@@ -30,7 +30,7 @@ MARKUP = (
 )
 # Harmless as markup: they need an attribute, an address or a template around them.
 OTHERS = (
-    "\" onmouseover=\"xssRan('attribute')\" x=\"",
+    '" onmouseover="xssRan(\'attribute\')" x="',
     "' onfocus='xssRan(1)' autofocus='",
     "javascript:xssRan('address')",
     "{{constructor.constructor('xssRan(1)')()}}${xssRan(2)}<%= xssRan(3) %>",
@@ -41,7 +41,7 @@ SHORT = "<img src=x onerror=xssRan('short')>"  # for names of consumers and clie
 TIGHT = "<svg/onload=xssRan('tight')>"  # no spaces: for groups and deduplication ids
 LOOKS_LIKE_HTMX = "<b hx-get=/ui/ hx-trigger=load hx-on:load=xssRan('htmx') data-hx-get=/ui/>x</b>"
 
-# Inline handlers run at once, those of the pages' own scripts too: what an attacker planted is called, ours are not harmed.
+# Calls the inline handlers that an attacker planted, and lists them.
 _POKE = """
 () => {
   for (const element of document.querySelectorAll('*')) {
