@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -35,10 +36,12 @@ START_S = 60.0
 REACH_S = 3.0
 REPORT_S = 10.0
 RETRIES = Retries(attempts=5, deadline=REACH_S)
+_RUN = secrets.token_hex(4)  # in deduplication keys, so that a second run is not a duplicate of the first
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help=f"URL of the server (default: BATON_URL, or {DEFAULT_URL})")
+    parser.add_argument("--port", type=int, default=9324, help="port of a server that the demo starts (default 9324)")
     parser.add_argument("--rate", type=float, default=20.0, help="messages per second, 0.1 to 200 (default 20)")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long the scenario runs (default 600)")
     parser.add_argument("--once", action="store_true", help="send a fixed number of messages, handle most, and exit")
@@ -52,9 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.seconds <= SECONDS_MAX:
         raise InvalidInput(f"--seconds {arguments.seconds:g} is not a number above 0, up to {SECONDS_MAX:g}.")
     url = arguments.url or os.environ.get("BATON_URL") or ""
-    if url or arguments.remove or _answers(DEFAULT_URL):
-        return asyncio.run(_act(arguments, url or DEFAULT_URL))
-    with _own_server(DEFAULT_URL) as address:
+    local = f"http://127.0.0.1:{arguments.port}"
+    if url or arguments.remove or _answers(local):
+        return asyncio.run(_act(arguments, url or local))
+    with _own_server(local) as address:
         code = asyncio.run(_act(arguments, address))
         if arguments.once:
             _wait_for_interrupt()
@@ -179,7 +183,7 @@ async def _send(queue: Queue, part: Part, chance: Random, number: int) -> None:
     made = part.compose(chance, number)
     await queue.send(
         made.body,
-        dedup_key=made.dedup_key,
+        dedup_key=made.dedup_key and f"{made.dedup_key}-{_RUN}",
         group=made.group,
         delay=made.delay,
         ttl=made.ttl,

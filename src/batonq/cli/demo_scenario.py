@@ -125,7 +125,7 @@ def _handle_thumbnail(chance: Random, body: Any, receive_count: int) -> Failure 
 def _payment(chance: Random, number: int) -> Outgoing:
     customer = chance.choice(FIRST_NAMES)
     body = {"payment": f"pay-{number:05d}", "customer": customer, "amount": f"{chance.randint(5, 400)}.00"}
-    return Outgoing(body, group=customer, dedup_key=f"pay-{chance.getrandbits(48):012x}", ttl=MESSAGE_TTL_S)
+    return Outgoing(body, group=customer, dedup_key=f"pay-{number:05d}", ttl=MESSAGE_TTL_S)
 
 
 def _handle_payment(chance: Random, body: Any, receive_count: int) -> Failure | None:
