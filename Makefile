@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench campaign tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-figures bench-peers bench-pipeline campaign sim fuzz sync example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-figures bench-peers bench-pipeline campaign sim fuzz sync example screenshots docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -112,6 +112,9 @@ example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole
 sync: $(VENV)/dev.stamp ## Write the generated parts of the client: the one for threads, and the types of queue settings
 	@$(BIN)/python tools/make_settings.py
 	@$(BIN)/python tools/make_sync.py
+
+screenshots: $(VENV)/dev.stamp ## Every page of the dashboard, wide and narrow, light and dark (ARGS="--out DIR")
+	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
 
 docs: $(VENV)/docs.stamp ## Rewrite the generated parts of docs/ and build the searchable site in build/site
 	@$(BIN)/python tools/make_docs.py

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tools.browser import find_browser, install_browser, why_missing  # noqa: E402
+
 BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench", "campaign", "sim", "examples") if (ROOT / name).is_dir()]
 JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
@@ -31,6 +35,7 @@ ORDER = (
     "processes",
     "system",
     "worker",
+    "ui",
     "log",
     "client",
     "rest",
@@ -167,6 +172,8 @@ def report(outcomes: list[Outcome], seconds: float) -> None:
             print(f"\n{outcome.name}: {outcome.verdict}; its output is above, after `-- {outcome.name}`")
             for line in outcome.failures[:FAILURES_SHOWN_MAX]:
                 print(f"  {line}")
+    if any(outcome.name == "tests/ui" for outcome in outcomes) and find_browser() is None:
+        print(f"\nThe tests of the dashboard (tests/ui) were SKIPPED: {why_missing()}.")
 
 
 def main(arguments: list[str]) -> int:
@@ -178,6 +185,8 @@ def main(arguments: list[str]) -> int:
         signal.SIGTERM,
     ):  # even if the shell ignores them: tests send them to their child processes
         signal.signal(number, signal.default_int_handler)
+    if arguments[0] == "all" and find_browser() is None:
+        install_browser()
     started = time.monotonic()
     checks = static_checks()
     if arguments[0] != "lint":
