@@ -18,14 +18,21 @@ from batonq.api.http import Request
 from batonq.api.sqs.access import Caller, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
 from batonq.api.sqs.sigv4 import SIGNING_KEYS_MAX, Verifier
+from batonq.core.catalog.entries import AccessKey
 
 KEY, SECRET, ACCOUNT = "BATONKEY", "s3cr3t/+=", "111122223333"
 NOW = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
 
 
 class Keys:
-    def find_key(self, access_key: str) -> tuple[str, str] | None:
-        return (SECRET, ACCOUNT) if access_key == KEY else None
+    account = "0" * 12
+    admin_token = ""
+
+    def find_key(self, access_key: str) -> AccessKey | None:
+        return AccessKey(KEY, SECRET, ACCOUNT, 0) if access_key == KEY else None
+
+    def now_ms(self) -> int:
+        return 0
 
 
 @pytest.fixture(autouse=True)
@@ -359,14 +366,14 @@ def test_a_key_whose_secret_changed() -> None:
 )
 def test_the_development_profile_believes(key: str, account: str) -> None:
     access = OpenAccess("000000000000")
-    assert access.identify(signed(key=key, secret="anything")) == Caller(account, key)
+    assert access.identify(signed(key=key, secret="anything")) == Caller(account, key, "admin", True)
     presigned = signed("http://h/?Action=ListQueues", b"", "GET", presign_s=60, key=key)
-    assert access.identify(presigned) == Caller(account, key)
+    assert access.identify(presigned) == Caller(account, key, "admin", True)
 
 
 def test_the_development_profile_without_credentials() -> None:
     access = OpenAccess("000000000000")
-    assert access.identify(Request("POST", "/")) == Caller("000000000000", "")
+    assert access.identify(Request("POST", "/")) == Caller("000000000000", "", "admin", True)
     for odd in (b"", b"nonsense", b"Credential=", b"Credential=\xff\xfe/x", b"Basic x"):
         assert access.identify(Request("POST", "/", headers={b"authorization": odd})).account == "000000000000"
     for number in range(3000):

@@ -13,7 +13,7 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.core.ids import request_hash
 from batonq.core.limits import ShardLimits
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.records import PLAIN_VERSION, ROLES_VERSION, SPREAD_VERSION
 from batonq.errors import InvalidAttributeValue, InvalidInput, QueueDoesNotExist, Unavailable
 from batonq.log.frames import parse_header
 from batonq.node.broker import Queue
@@ -106,12 +106,21 @@ def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> No
             await broker.create_queue(ACCOUNT, "named", {"Baton.Durability": "1"}, {})
         with pytest.raises(InvalidInput, match=r"c \(up to 3\). Upgrade them first"):
             await nodes["b"].catalog.change(Catalog.open_shards, 1, replicas=3)
+        with pytest.raises(
+            InvalidInput, match=r"role or an expiry yet.*log format 5.*c \(up to 3\). Upgrade them first"
+        ):
+            await broker.create_key(account=ACCOUNT, name="reader", role="read", lasts_ms=0)
+        plain_key = await broker.create_key(account=ACCOUNT, name="", role="write", lasts_ms=0)
         assert versions(nodes) == {PLAIN_VERSION}
         leases.announce = announce  # type: ignore[method-assign]
         await members.announce({}, draining=False)
         await broker.set_attributes(plain, {"Baton.Spread": "3"})
-        assert versions(nodes) == {PLAIN_VERSION, FORMAT_VERSION}
+        assert versions(nodes) == {PLAIN_VERSION, SPREAD_VERSION}
         assert len((await broker.create_queue(ACCOUNT, "wide", {}, {})).shards) == 2
+        reader = await broker.create_key(account=ACCOUNT, name="reader", role="read", lasts_ms=0)
+        assert set(broker.access_keys()) == {plain_key, reader} and reader.role == "read"
+        await broker.set_tags(plain, {"team": "red"}, [])
+        assert versions(nodes) == {PLAIN_VERSION, SPREAD_VERSION, ROLES_VERSION}
 
     run_nodes(tmp_path, main, *NAMES, spread=2)
 

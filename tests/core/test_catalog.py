@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from batonq.api.sqs.permissions import statement
 from batonq.attribute_formats.access_policy import labels
 from batonq.attribute_formats.arns import QueueName, queue_arn
-from batonq.core.catalog.entries import MISSING_QUEUE
+from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey
 from batonq.core.catalog.machine import DAY_MS, RECEIPT_KEY_LIFE_MS, Catalog, Rules
-from batonq.core.records import Type
+from batonq.core.records import PLAIN_VERSION, ROLES_VERSION, Type
 from batonq.errors import (
     DeadLetterQueueRefused,
     InvalidAttributeName,
@@ -361,11 +362,46 @@ def test_access_keys(bench: Bench) -> None:
     assert catalog.find_key("AKIDEXAMPLE") is None
     catalog.disable_key("AKIDEXAMPLE", T0, disabled=False)
     assert catalog.find_key("AKIDEXAMPLE") == key
-    with pytest.raises(InvalidInput, match="Key AKIDOTHER does not exist"):
+    with pytest.raises(InvalidInput, match="Key 'AKIDOTHER' does not exist"):
         catalog.disable_key("AKIDOTHER", T0)
     for bad in (("a b", "s", ACCOUNT), ("a", "", ACCOUNT), ("a", "s", "12")):
         with pytest.raises(InvalidInput):
             catalog.put_key(*bad, T0)
+
+
+def test_a_key_can_have_a_name_a_role_and_an_end(bench: Bench) -> None:
+    catalog = bench.catalog
+    key = catalog.put_key("a", "s", ACCOUNT, T0, name="Zoë's laptop", role="read", expires_ms=T0 + 1_000)
+    assert (key.name, key.role, key.disabled) == ("Zoë's laptop", "read", False)
+    assert [key.expired(T0 + ms) for ms in (0, 999, 1_000, 5_000)] == [False, False, True, True]
+    assert not catalog.put_key("b", "s", ACCOUNT, T0).expired(1 << 60)
+    bads: list[dict[str, Any]] = [
+        {"role": "owner"},
+        {"role": ""},
+        {"name": "x" * 65},
+        {"name": "a\nb"},
+        {"expires_ms": T0},
+    ]
+    for bad in bads:
+        with pytest.raises(InvalidInput):
+            catalog.put_key("c", "s", ACCOUNT, T0, **bad)
+    assert catalog.disable_key("a", T0).role == "read"
+    bench.check()
+
+
+def test_keys_of_earlier_releases_write_and_are_written_as_they_were(bench: Bench) -> None:
+    """An older node follows a catalog as long as no key has anything that it does not know."""
+    catalog = bench.catalog
+    old = catalog.put_key("a", "s", ACCOUNT, T0)
+    assert old.record() == {"secret": "s", "account": ACCOUNT, "created_ms": T0, "disabled": False}
+    assert AccessKey.from_record("a", old.record()).role == "write" and catalog.format == PLAIN_VERSION
+    news: list[dict[str, Any]] = [{"name": "x"}, {"role": "admin"}, {"expires_ms": T0 + 1}]
+    for more in news:
+        made = Bench().catalog
+        made.put_key("b", "s", ACCOUNT, T0, **more)
+        again = Catalog()
+        again._apply_base(made.version, made.last_time_ms, made.dump())
+        assert made.format == again.format == ROLES_VERSION and again.access_keys == made.access_keys
 
 
 def test_accounts(bench: Bench) -> None:

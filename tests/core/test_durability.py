@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.catalog.machine import Catalog, Rules
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.records import PLAIN_VERSION, SPREAD_VERSION
 from batonq.core.shard.machine import Shard
 from batonq.core.spread import NUMBER_BITS, PLACES_MAX, SLOTS, Spread, even, parse, takes
 from batonq.errors import InvalidAttributeValue, InvalidInput
@@ -189,10 +189,10 @@ def test_only_what_is_about_classes_is_written_in_the_newest_format() -> None:
     kinds = Catalog(Rules(replicas=3))
     kinds.open_shards(1, T0, replicas=1)
     for made in (plain, kinds):
-        assert made.format == FORMAT_VERSION
+        assert made.format == SPREAD_VERSION
         again = Catalog(Rules(replicas=3))
         again._apply_base(made.version, made.last_time_ms, made.dump())
-        assert again.format == FORMAT_VERSION and again.dump() == made.dump()
+        assert again.format == SPREAD_VERSION and again.dump() == made.dump()
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(st.booleans(), st.integers(1, 3)), min_size=1, max_size=5), st.randoms())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.records import PLAIN_VERSION, SPREAD_VERSION
 from batonq.core.shard.machine import Shard
 from batonq.core.spread import (
     GROWTHS_MAX,
@@ -257,11 +257,11 @@ def test_only_what_is_about_a_spread_queue_is_written_in_the_newest_format() -> 
     made.set_attributes(dead.number, {"Baton.Spread": "2"}, T0)
     source.set_policy(made.queues[work.number].policy, T0)
     target.set_policy(made.queues[dead.number].policy, T0)
-    assert (made.format, source.format, target.format) == (FORMAT_VERSION,) * 3
+    assert (made.format, source.format, target.format) == (SPREAD_VERSION,) * 3
     again, restored = Catalog(), Shard(source.number)
     again._apply_base(made.version, made.last_time_ms, made.dump())
     restored.load(source.save())
-    assert (again.format, restored.format) == (FORMAT_VERSION, FORMAT_VERSION)
+    assert (again.format, restored.format) == (SPREAD_VERSION, SPREAD_VERSION)
 
 
 def test_a_growth_is_over_when_the_shards_that_gave_something_up_say_so() -> None:

@@ -152,12 +152,8 @@ def unlikely_signatures() -> list[Case]:
         b"GET /v1/queues?" + presigned + long + b" HTTP/1.1\r\n" + HOST,
         b"GET /metrics HTTP/1.1\r\n" + HOST + b"Authorization: Basic \xe9\r\n",
         b"GET / HTTP/1.1\r\n" + HOST + b"Accept: text/html\r\nAuthorization: Basic \xe9\r\n",
-        b"POST /_baton/keys/list HTTP/1.1\r\n"
-        + HOST
-        + b"Content-Type: application/json\r\nAuthorization: Basic \xe9\r\n",
-        b"POST /_baton/keys/list HTTP/1.1\r\n"
-        + HOST
-        + b"Content-Type: application/json\r\nAuthorization: Bearer \xe9\r\n",
+        b"POST /v1/keys HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\nAuthorization: Basic \xe9\r\n",
+        b"POST /v1/keys HTTP/1.1\r\n" + HOST + b"Content-Type: application/json\r\nAuthorization: Bearer \xe9\r\n",
         b"POST / HTTP/1.1\r\n" + HOST + b"X-Amz-Target: AmazonSQS.ListQueues\r\nAuthorization: Basic \xe9\r\n",
     ]
     return [case for number, head in enumerate(heads) for case in _one(f"unlikely signature {number}", head + b"\r\n")]

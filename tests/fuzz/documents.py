@@ -459,12 +459,12 @@ def signed(chance: Chance, facts: Facts) -> Sent:
 def pages(chance: Chance, facts: Facts) -> Sent:
     """The node's own pages, with and without a token."""
     path = chance.choice(
-        (b"/", b"/metrics", b"/_baton/peek", b"/_baton/clock/advance", b"/_baton/keys/list", b"/_baton/keys/create")
+        (b"/", b"/metrics", b"/_baton/peek", b"/_baton/clock/advance", b"/v1/keys", b"/v1/keys/x:disable")
     )
     headers = [(b"Accept", b"text/html"), *authorization(chance, facts)]
     body = json_text(chance, {"seconds": 0, "queue": QUEUE, "id": "x"})
     if b"clock" in path or b"keys" in path:
-        body = b'{"seconds": "x", "id": "\\u00e9", "account": 5}'
+        body = b'{"seconds": "x", "name": "\\u00e9", "account": 5}'
     return Sent(chance.choice((b"GET", b"POST")), path, [*headers, (b"Content-Type", JSON)], body)
 
 

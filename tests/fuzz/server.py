@@ -221,13 +221,13 @@ class FuzzedServer:
         )
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         try:
-            connection.request("POST", "/_baton/keys/create", "{}", headers)
+            connection.request("POST", "/v1/keys", "{}", headers)
             response = connection.getresponse()
             answer = json.loads(response.read())
-            assert response.status == 200, answer
+            assert response.status == 201, answer
         finally:
             connection.close()
-        return Key(answer["id"], answer["secret"])
+        return Key(answer["keyId"], answer["secret"])
 
     def _event(self, name: str) -> dict[str, Any]:
         for line in self.log().splitlines():

@@ -1,4 +1,4 @@
-"""Requests from the command line to a running server's admin endpoints (`/_baton/…`)."""
+"""Requests from the command line to a running server, with its admin token."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ TIMEOUT_S = 30
 
 
 def call(
-    url: str, path: str, body: dict[str, Any], token: str = "", context: ssl.SSLContext | None = None
+    url: str,
+    path: str,
+    body: dict[str, Any] | None,
+    token: str = "",
+    context: ssl.SSLContext | None = None,
+    *,
+    method: str = "POST",
 ) -> dict[str, Any]:
-    """POST a JSON object and return the response. Raises BatonError with the server's message.
+    """Send a JSON object and return the response. Raises BatonError with the server's message.
 
     `context` is the TLS context for https URLs. Without one, the system's CAs (or those of SSL_CERT_FILE) are used.
     """
@@ -32,7 +38,7 @@ def call(
     if token:
         headers["Authorization"] = f"Bearer {token}"
     try:
-        connection.request("POST", path, json.dumps(body), headers)
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         data = response.read()
     except OSError as problem:
@@ -43,7 +49,7 @@ def call(
         answer = json.loads(data)
     except ValueError:
         answer = {}
-    if response.status != 200 or not isinstance(answer, dict):
-        message = answer.get("message") if isinstance(answer, dict) else None
+    if not 200 <= response.status < 300 or not isinstance(answer, dict):
+        message = answer.get("detail") or answer.get("message") if isinstance(answer, dict) else None
         raise BatonError(message or f"The server at {url} returned {response.status} {response.reason}.")
     return answer

@@ -1,41 +1,62 @@
-"""`baton keys create`, `list`, `disable`: the access keys of the secured profile.
+"""`baton keys create`, `list`, `disable`, `enable`: the access keys of the secured profile.
 
-The commands work on a running server, through its admin endpoint and the token in the data directory, or directly on a
-data directory that no server is using.
+The commands work on a running server, through its REST API, or directly on a data directory that no server is using.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
+from urllib.parse import quote
 
+import msgspec
+
+from batonq.api.rest.key_shapes import Keys
+from batonq.api.rest.keys import shown, shown_once
 from batonq.cli.actions import add_action
 from batonq.cli.admin import call
+from batonq.cli.quantities import parse_duration_s
 from batonq.cli.server import find_if_running
+from batonq.core.catalog.entries import ROLES, WRITE
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import InvalidInput
+from batonq.node.catalog.access_keys import create_key, list_keys
+from batonq.node.clock import iso_time
 from batonq.node.node import Node
-from batonq.node.operations.pages import make_key, show_key
 from batonq.node.settings import LOG_VARIABLE, Settings
 
 DEFAULTS = Settings()
+HEAD = ("KEY ID", "NAME", "ROLE", "ACCOUNT", "CREATED", "EXPIRES", "STATE")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     create = add_action(actions, "create", "create a key; its secret is shown only once")
+    create.add_argument("--name", default="", help="what the key is for, for people")
+    create.add_argument(
+        "--role",
+        choices=ROLES,
+        default=WRITE,
+        help="read: only operations that change nothing; write: everything that concerns queues and messages; admin: "
+        f"also changes of the server itself (default {WRITE})",
+    )
+    create.add_argument("--expires", type=parse_duration_s, metavar="DURATION", help="lifetime of the key: 12h, 90d")
     create.add_argument("--account", default=DEFAULTS.account, help=f"account of the key (default {DEFAULTS.account})")
     create.add_argument("--output", metavar="FILE", help="write the key to a new file that only you can read")
     listing = add_action(actions, "list", "list the keys, without their secrets")
     disable = add_action(actions, "disable", "disable a key: requests signed with it are refused")
-    disable.add_argument("id", help="id of the key")
-    for action in (create, listing, disable):
+    enable = add_action(actions, "enable", "enable a key again")
+    for action in (disable, enable):
+        action.add_argument("id", help="id of the key")
+    for action in (create, listing, disable, enable):
+        action.add_argument("--json", action="store_true", help="print JSON")
         action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
         action.add_argument(
             "--log",
@@ -46,29 +67,97 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     action: str = arguments.action
-    given: dict[str, Any] = {}
-    if action == "create":
-        given["account"] = arguments.account
-    elif action == "disable":
-        given["id"] = arguments.id
     if action != "create" and not os.path.isdir(arguments.data):
         raise InvalidInput(f"The data directory {arguments.data} does not exist.")
     path: str | None = arguments.output if action == "create" else None
     if path is None:
-        _show(action, _ask(arguments, action, given))
+        _show(arguments, _ask(arguments))
         return 0
     with _private_file(path) as file:  # opened before the key is created: a secret that cannot be written would be lost
-        answer = _ask(arguments, action, given)
-        file.write(_lines(answer))
-    print(f"Key {answer['id']} was written to {path}.")
+        answer = _ask(arguments)
+        file.write(json.dumps(answer) + "\n" if arguments.json else _lines(answer))
+    print(f"Key {answer['keyId']} was written to {path}.")
     return 0
 
 
-def _ask(arguments: argparse.Namespace, action: str, given: dict[str, Any]) -> dict[str, Any]:
+def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The answer of the REST API, or the same answer from a data directory that no server is using."""
     server = find_if_running(arguments.data)
     if server is None:
-        return asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), action, given))
-    return call(server.address, f"/_baton/keys/{action}", given, server.token, server.context)
+        answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), arguments))
+        return msgspec.to_builtins(answer)  # type: ignore[no-any-return]
+    method, path, body = _request(arguments)
+    return call(server.address, path, body, server.token, server.context, method=method)
+
+
+def _request(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any] | None]:
+    if arguments.action == "list":
+        return "GET", "/v1/keys", None
+    if arguments.action != "create":
+        return "POST", f"/v1/keys/{quote(arguments.id, safe='')}:{arguments.action}", None
+    body = {"name": arguments.name, "role": arguments.role, "account": arguments.account}
+    if arguments.expires is not None:
+        body["expiresInSeconds"] = round(arguments.expires)
+    return "POST", "/v1/keys", body
+
+
+async def _offline(settings: Settings, arguments: argparse.Namespace) -> msgspec.Struct:
+    node = Node(settings)
+    async with node.only_catalog() as catalog:
+        now_ms = node.clock.now_ms()
+        if arguments.action == "list":
+            return Keys([shown(key, now_ms) for key in list_keys(catalog.current())])
+        if arguments.action != "create":
+            disabled = arguments.action == "disable"
+            return shown(await catalog.change(Catalog.disable_key, arguments.id, disabled=disabled), now_ms)
+        created = await create_key(
+            catalog,
+            node.world.random_bytes,
+            account=arguments.account,
+            own_account=settings.account,
+            name=arguments.name,
+            role=arguments.role,
+            expires_ms=0 if arguments.expires is None else now_ms + round(arguments.expires * 1000),
+        )
+        return shown_once(created, now_ms)
+
+
+def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
+    action: str = arguments.action
+    if action == "create":
+        _protect_output()
+    if arguments.json:
+        print(json.dumps(answer))
+    elif action == "create":
+        print(_lines(answer), end="")
+    elif action == "list":
+        _print_table([HEAD, *map(_row, answer["keys"])])
+    else:
+        print(f"Key {answer['keyId']} is {action}d.")
+
+
+def _row(key: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        key["keyId"],
+        key["name"] or "-",
+        key["role"],
+        key["account"],
+        iso_time(key["createdAtMs"]),
+        iso_time(key["expiresAtMs"]) if "expiresAtMs" in key else "never",
+        "disabled" if key["disabled"] else "expired" if key["expired"] else "active",
+    )
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _lines(answer: dict[str, Any]) -> str:
+    """The key under the names that Baton's client and command line read, and under those of the AWS SDKs."""
+    pairs = (("ACCESS_KEY_ID", answer["keyId"]), ("SECRET_ACCESS_KEY", answer["secret"]))
+    return "".join(f"{prefix}_{name}={value}\n" for prefix in ("BATON", "AWS") for name, value in pairs)
 
 
 @contextmanager
@@ -88,34 +177,6 @@ def _private_file(path: str) -> Iterator[TextIO]:
     except BaseException:
         os.unlink(path)
         raise
-
-
-async def _offline(settings: Settings, action: str, given: dict[str, Any]) -> dict[str, Any]:
-    node = Node(settings)
-    async with node.only_catalog() as catalog:
-        if action == "create":
-            key_id, secret = make_key(node.world.random_bytes)
-            made = await catalog.change(Catalog.put_key, key_id, secret, given["account"])
-            return {**show_key(made), "secret": secret}
-        if action == "disable":
-            return show_key(await catalog.change(Catalog.disable_key, given["id"]))
-        keys = sorted(catalog.current().access_keys.values(), key=lambda key: (key.created_ms, key.id))
-        return {"keys": [show_key(key) for key in keys]}
-
-
-def _show(action: str, answer: dict[str, Any]) -> None:
-    if action == "create":
-        _protect_output()
-        print(_lines(answer), end="")
-    elif action == "disable":
-        print(f"Key {answer['id']} is disabled.")
-    else:
-        for key in answer["keys"]:
-            print(f"{key['id']}  {key['account']}  {key['created']}  {'disabled' if key['disabled'] else 'active'}")
-
-
-def _lines(answer: dict[str, Any]) -> str:
-    return f"AWS_ACCESS_KEY_ID={answer['id']}\nAWS_SECRET_ACCESS_KEY={answer['secret']}\n"
 
 
 def _protect_output() -> None:

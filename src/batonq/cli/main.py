@@ -19,8 +19,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("batonq.cli.cluster", "run a local cluster, or operate a cluster"),
     "worker": ("batonq.cli.worker", "run a worker application"),
     "peek": ("batonq.cli.peek", "show a queue's messages without receiving them"),
-    "keys": ("batonq.cli.keys", "create, list and disable access keys"),
     "demo": ("batonq.cli.demo", "fill a server with a living scenario: queues, producers, workers that fail"),
+    "keys": ("batonq.cli.keys", "create, list, disable and enable access keys"),
     "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
     "scale": ("batonq.cli.scale", "report how many workers a queue needs, once or continuously"),
     "plan": (

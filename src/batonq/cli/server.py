@@ -9,7 +9,7 @@ from typing import NamedTuple
 from batonq.certificates import pinned_context
 from batonq.errors import AccessDenied, OwnershipHeld, Unavailable
 from batonq.log.ownership import holder_of
-from batonq.node.operations.pages import token_path
+from batonq.node.operations.admin_token import token_path
 
 CERTIFICATE = "certificate.pem"  # a copy of the server's certificate
 

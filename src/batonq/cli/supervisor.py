@@ -23,7 +23,7 @@ from batonq.cli.serve import address, cannot_listen, tell_serving
 from batonq.errors import Unavailable
 from batonq.log.ownership import LockFileOwnership
 from batonq.node import events
-from batonq.node.operations.pages import load_or_make_token
+from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.processes.place import name_of, socket_path
 from batonq.node.settings import Settings
 

@@ -16,8 +16,8 @@ A record is one outcome. It is a row of eight unsigned 64-bit words and, for som
 deduplication key (0: none). Other exceptions are listed with the type. A position is `frame number << 16 | row`.
 
 FORMAT_VERSION is raised when a type or a word changes its meaning. A reader refuses a version that it does not know,
-and old readers are kept (see docs/reference/log-format.md). A log that uses nothing of the newest version is written as
-PLAIN_VERSION, so that nodes of the previous release can follow it.
+and old readers are kept (see docs/reference/log-format.md). A log is written in the oldest version that has everything
+it uses, so that nodes of an earlier release can follow it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from __future__ import annotations
 import struct
 from enum import IntEnum, IntFlag
 
-FORMAT_VERSION = 4
-PLAIN_VERSION = 3  # while no queue in the log has several shards or names its durability class
+FORMAT_VERSION = 5
+ROLES_VERSION = 5  # once a key in the catalog has a name, a role or an expiry
+SPREAD_VERSION = 4  # once a queue in the log has several shards or names its durability class
+PLAIN_VERSION = 3
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from batonq.core.catalog.entries import AccessKey
 from batonq.core.commands import (
     ChangeVisibility,
     Command,
@@ -28,6 +29,7 @@ from batonq.core.commands import (
 )
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
+from batonq.node.catalog.access_keys import create_key
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock
@@ -83,6 +85,7 @@ class Broker(JobControl):
         self.dev = settings.dev
         self.purge_wait_ms = settings.purge_wait_ms
         self.account = settings.account
+        self.admin_token = ""  # of the secured profile; set by the node
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
         self._route = route  # None: no other node serves shards
         self._clock = clock
@@ -144,6 +147,19 @@ class Broker(JobControl):
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    async def create_key(self, *, account: str, name: str, role: str, lasts_ms: int) -> AccessKey:
+        """Create an access key. `lasts_ms` 0: it never expires."""
+        expires_ms = self._clock.now_ms() + lasts_ms if lasts_ms else 0
+        return await create_key(
+            self._catalog,
+            self._random_bytes,
+            account=account,
+            own_account=self.account,
+            name=name,
+            role=role,
+            expires_ms=expires_ms,
+        )
 
     # --- messages -------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.monitoring.metrics import Front
 from batonq.node.monitoring.overview import Overview, OverviewReader
 from batonq.node.monitoring.rates import RateSampler
+from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.routing.channels import Channels, PortTransport, Transport
 from batonq.node.routing.ports import Route
 from batonq.node.settings import Settings
@@ -113,6 +114,9 @@ class Node:
     def time_s(self) -> float:
         """The time of day, as reliable as possible: signatures and certificates are checked against it."""
         return self.world.wall()
+
+    def admin_token(self) -> str:
+        return load_or_make_token(self.settings.data, self.world.random_bytes)
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -258,6 +262,8 @@ class Node:
             random_bytes=self.world.random_bytes,
             route=self._route(),
         )
+        if self.settings.secured:
+            self.broker.admin_token = self.admin_token()
         make_snapshot = self.world.make_snapshot
         if make_snapshot is None and self.world.threads:
             make_snapshot = SnapshotProcess(self.settings.data).make

@@ -15,9 +15,10 @@ from batonq.api.rest.codec import JSON, Codec, Negotiator
 from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.rates import RateBook
 from batonq.api.rest.service import Call, Finish, Outcome, fault
-from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
+from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess, cannot_change
 from batonq.api.sqs.errors import SqsError
 from batonq.api.started_operation import StartedOperation, answer_to
+from batonq.core.catalog.entries import READ
 from batonq.errors import (
     AccessDenied,
     BatonError,
@@ -53,7 +54,7 @@ class RestApp:
 
     def __init__(self, broker: Broker, *, wall: Callable[[], float] = time) -> None:
         self.broker = broker
-        self.access: Access = OpenAccess(broker.account) if broker.dev else SignedAccess(broker, wall)
+        self.access: Access = OpenAccess(broker.account) if broker.dev else SignedAccess(broker, wall, tokens=True)
         self.calls = {operation.name: 0 for operation in OPERATIONS}
         self.errors: dict[str, int] = {}  # number of errors by code
         self._negotiator = Negotiator()
@@ -80,7 +81,7 @@ class RestApp:
 
         def start(finish: Finish) -> None:
             operation, name, token = found
-            call = self._call(request, given, wanted, name, token)
+            call = self._call(operation, request, given, wanted, name, token)
             if request.path not in self._addresses and not token:
                 self._addresses.put(request.path, found, len(request.path))
             assert operation.start is not None
@@ -120,10 +121,22 @@ class RestApp:
         given = self._negotiator.given(request)
         return given, self._negotiator.wanted(request, given)
 
-    def _call(self, request: Request, given: Codec, wanted: Codec, name: str, token: str) -> Call:
+    def _call(
+        self,
+        operation: Operation,
+        request: Request,
+        given: Codec,
+        wanted: Codec,
+        name: str,
+        token: str,
+        caller: Caller | None = None,
+    ) -> Call:
         if len(request.body) > REQUEST_BYTES_MAX:
             raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request.")
-        caller = self.access.identify(request)
+        if caller is None:
+            caller = self.access.identify(request)
+        if caller.role == READ and operation.changes:
+            raise AccessDenied(cannot_change(caller, operation.name))
         return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._tasks.spawn)
 
     def _written(self, outcome: Outcome, wanted: Codec) -> bytes:
@@ -138,7 +151,8 @@ class RestApp:
         body = b"" if outcome.value is None else wanted.encode(outcome.value)
         return Response(outcome.status, body, wanted.content_type, outcome.headers)
 
-    async def handle(self, request: Request) -> Response:
+    async def handle(self, request: Request, caller: Caller | None = None) -> Response:
+        """Run a request. `caller` is who sent it, if that is known already: the request is then not authenticated."""
         wanted = JSON
         try:
             if request.path in _PAGES or request.path.startswith(problems.TYPE_PREFIX):
@@ -146,7 +160,7 @@ class RestApp:
             given, wanted = self._forms(request)
             operation, name, token = self._find(request)
             self.calls[operation.name] += 1
-            call = self._call(request, given, wanted, name, token)
+            call = self._call(operation, request, given, wanted, name, token, caller)
             return await self._answer(call, operation)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))

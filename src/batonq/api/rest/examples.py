@@ -42,4 +42,5 @@ EXAMPLES: dict[str, Any] = {
         "edit": {"setAttributes": {"redriven": 1}},
         "dryRun": True,
     },
+    "createKey": {"name": "billing workers", "role": "write", "expiresInSeconds": 7_776_000},
 }

@@ -182,6 +182,26 @@ _WRITTEN = {
     "diedAgain": "Number of moved messages that were dead-lettered again.",
     "notFound": "Number of messages named in `messageIds` that were no longer in the queue.",
     "sample": "The first messages that a dry run matched, as they would be moved.",
+    # --- access
+    "keys": "The access keys.",
+    "keyId": "Id of the access key.",
+    "KeySpec.name": "A name that tells people what the key is for: at most 64 printable characters.",
+    "role": (
+        "`read`: only operations that change nothing. `write`: everything that concerns queues and messages. `admin`: "
+        "also changes of the server itself; only for keys of the server's own account."
+    ),
+    "KeySpec.account": "Account of the key: twelve digits. Default: the server's own account.",
+    "expiresInSeconds": "Time after which the key expires; default: never.",
+    "KeySpec.expiresAtMs": "Time when the key expires; absent: never.",
+    "KeySpec.createdAtMs": "Time when the key was created.",
+    "disabled": "Whether the key is disabled: requests signed with it are refused.",
+    "KeySpec.expired": "Whether the key has expired: requests signed with it are refused.",
+    "secret": "Secret of the key. The server never shows it again.",
+    "CallerInfo.account": "Account for which the request acts.",
+    "CallerInfo.key": "Id of the access key that signed the request; empty if the request has none.",
+    "CallerInfo.name": "Name of that key, or `admin token`.",
+    "operator": "Whether the caller may use the operations that concern the whole server; changes also need the role "
+    "`admin`.",
     # --- problems
     "type": "URI of the problem type: `/problems/` and the code.",
     "title": "A short description of the problem type.",
@@ -200,6 +220,8 @@ _LIKE = {
     "Queue": "QueueSpec",
     "NackEntry": "Nack",
     "ChangeVisibilityEntry": "ChangeVisibility",
+    "Key": "KeySpec",
+    "NewKey": "KeySpec",
 }
 
 

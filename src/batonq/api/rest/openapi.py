@@ -10,6 +10,7 @@ import msgspec
 
 from batonq import __version__
 from batonq.api.rest import history, shapes
+from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.codec import JSON, MSGPACK
 from batonq.api.rest.examples import EXAMPLES
@@ -29,7 +30,7 @@ Request and response bodies are JSON (`application/json`) or MessagePack (`appli
 A response has the format that the Accept header names, or else the format of the request. In MessagePack `body` and
 attributes may also be bytes. Durations end in Seconds, times in Ms (milliseconds since 1970). Errors are problem
 details (RFC 9457) with a stable `code`. In the secured profile requests are signed with AWS Signature Version 4
-(service `sqs` or `baton`).
+(service `sqs` or `baton`), or have the admin token: `Authorization: Bearer …`.
 """
 # The form that client generators know. The development profile requires no signature.
 _SIGNATURE = {
@@ -44,6 +45,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "receipt": (shapes.Receipt, "The `receiptHandle` of a received message."),
     "job": (shapes.JobId, "Id of the job."),
     "shard": (history.ShardNumber, "Number of the shard."),
+    "key": (keyshapes.KeyId, "Id of the access key."),
 }
 # Links: the field of one operation's answer that names a parameter of another operation.
 _NAME = {"queue": "$response.body#/name"}

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import history, jobs, leases, peeking, queues, receiving, sending, shapes
+from batonq.api.rest import history, jobs, keys, leases, peeking, queues, receiving, sending, shapes
 from batonq.api.rest import job_shapes as jobshapes
+from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.service import Answer, Call, Finish
 
@@ -34,6 +35,11 @@ class Operation:
     headers: tuple[tuple[str, Any, str], ...] = ()
     content: str = ""  # the answer's content type, when it is neither JSON nor MessagePack
     answer_headers: tuple[tuple[str, str], ...] = ()  # of that answer: name, meaning
+
+    @property
+    def changes(self) -> bool:
+        """Whether the operation changes anything: a key with the role `read` cannot use it then. A GET never does."""
+        return self.method != "GET"
 
 
 _IDEMPOTENCY = (
@@ -342,9 +348,57 @@ _HISTORY = (
     ),
 )
 
+_ACCESS = (
+    Operation(
+        name="whoAmI",
+        method="GET",
+        path="/v1/caller",
+        summary="Get the account, the key and the role that this request has.",
+        run=keys.who_am_i,
+        answers={200: keyshapes.CallerInfo},
+    ),
+    Operation(
+        name="listKeys",
+        method="GET",
+        path="/v1/keys",
+        summary="List the access keys of all accounts, oldest first, without their secrets. For the whole server.",
+        run=keys.list_keys,
+        answers={200: keyshapes.Keys},
+    ),
+    Operation(
+        name="createKey",
+        method="POST",
+        path="/v1/keys",
+        summary="Create an access key. Its secret is in this response only. For the whole server.",
+        run=keys.create_key,
+        takes=keyshapes.KeySpec,
+        body_needed=False,
+        answers={201: keyshapes.NewKey},
+    ),
+    Operation(
+        name="disableKey",
+        method="POST",
+        path="/v1/keys/{key}:disable",
+        summary="Disable an access key: requests signed with it are refused. For the whole server.",
+        run=keys.disable_key,
+        answers={200: keyshapes.Key},
+        errors=(404,),
+    ),
+    Operation(
+        name="enableKey",
+        method="POST",
+        path="/v1/keys/{key}:enable",
+        summary="Enable an access key again. For the whole server.",
+        run=keys.enable_key,
+        answers={200: keyshapes.Key},
+        errors=(404,),
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
     *_JOBS,
     *_HISTORY,
+    *_ACCESS,
 )

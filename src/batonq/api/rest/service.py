@@ -15,7 +15,8 @@ from batonq.api.rest.codec import MSGPACK, Codec
 from batonq.api.rest.rates import RateBook
 from batonq.api.rest.shapes import Given
 from batonq.api.sqs.access import Caller
-from batonq.errors import FAULT, BatonError, QueueDoesNotExist
+from batonq.core.catalog.entries import ADMIN
+from batonq.errors import FAULT, AccessDenied, BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
 
 T = TypeVar("T", bound=Struct)
@@ -108,6 +109,21 @@ class Call:
                 failed(problem)
 
         self.spawn(go_on())
+
+    def require_operator(self, write: bool) -> None:
+        """Refuse a caller who may not operate the server itself. Call it in every operation that concerns the whole
+        server; `write`: the operation changes something.
+        """
+        if not self.caller.operator:
+            raise AccessDenied(
+                "This operation concerns the whole server, with all its accounts. Use a key of the server's own "
+                f"account, {self.broker.account}, or the admin token."
+            )
+        if write and self.caller.role != ADMIN:
+            raise AccessDenied(
+                f"Key {self.caller.key} has the role {self.caller.role}. A change of the whole server needs a key with "
+                f"the role {ADMIN}, or the admin token."
+            )
 
     def queue(self) -> Queue:
         """The queue that the request names. It must belong to the caller's account."""

@@ -7,8 +7,13 @@ from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from batonq.api.http import Request
+from batonq.api.sqs.errors import INVALID_KEY, SqsError
 from batonq.api.sqs.sigv4 import Verifier
+from batonq.core.catalog.entries import ADMIN, READ, WRITE, AccessKey
+from batonq.errors import AccessDenied
 from batonq.node.bounded_cache import BoundedCache
+from batonq.node.clock import iso_time
+from batonq.node.operations.admin_token import TOKEN_FILE, same_token
 
 CALLERS_MAX = 1_024
 ACCOUNT_DIGITS = 12
@@ -19,6 +24,8 @@ CREDENTIAL_LENGTH_MAX = 1_024  # only this much of a percent-encoded credential 
 class Caller(NamedTuple):
     account: str
     key: str  # the access key id; empty when the request has none
+    role: str = WRITE  # one of ROLES; READ may only use operations that change nothing
+    operator: bool = False  # whether the caller may use operations that concern the whole server
 
     @property
     def sender(self) -> str:
@@ -29,8 +36,21 @@ class Caller(NamedTuple):
 class Keys(Protocol):
     """Looks up access keys. The broker implements it."""
 
-    def find_key(self, access_key: str) -> tuple[str, str] | None:
-        """The secret and the account of a key, or None when the key does not exist."""
+    account: str  # the server's own
+    admin_token: str
+
+    def find_key(self, access_key: str) -> AccessKey | None:
+        """The key, or None when it does not exist or is disabled."""
+
+    def now_ms(self) -> int:
+        """The time at which keys expire."""
+
+
+def cannot_change(caller: Caller, operation: str) -> str:
+    return (
+        f"Key {caller.key} has the role {READ}, which may only use operations that change nothing; {operation} is not "
+        f"one of them. Use a key with the role {WRITE}."
+    )
 
 
 class OpenAccess:
@@ -41,7 +61,7 @@ class OpenAccess:
 
     def __init__(self, account: str) -> None:
         self._account = account
-        self._nobody = Caller(account, "")
+        self._nobody = Caller(account, "", ADMIN, True)
         self._callers: BoundedCache[bytes, Caller] = BoundedCache(CALLERS_MAX, ACCESS_KEY_LENGTH_MAX)
 
     def identify(self, request: Request) -> Caller:
@@ -60,27 +80,46 @@ class OpenAccess:
     def _new(self, name: bytes) -> Caller:
         key = name.decode("ascii", "replace")[:ACCESS_KEY_LENGTH_MAX]
         is_account = len(name) == ACCOUNT_DIGITS and name.isdigit()
-        caller = Caller(key if is_account else self._account, key if key.isprintable() and key.isascii() else "")
+        account = key if is_account else self._account
+        caller = Caller(account, key if key.isprintable() and key.isascii() else "", ADMIN, True)
         self._callers.put(name, caller, len(name))
         return caller
 
 
 class SignedAccess:
-    """The secured profile: every request must be signed by a key in the catalog, and acts for that key's account."""
+    """The secured profile: every request must be signed by a key in the catalog, and acts for that key's account.
 
-    def __init__(self, keys: Keys, wall: Callable[[], float]) -> None:
+    With `tokens`, the admin token as a bearer token is accepted too. It acts for the server's own account.
+    """
+
+    def __init__(self, keys: Keys, wall: Callable[[], float], *, tokens: bool = False) -> None:
         self._keys = keys
         self._verifier = Verifier(self._secret, wall)
+        self._tokens = tokens
 
     def identify(self, request: Request) -> Caller:
-        key = self._verifier.verify(request)
-        found = self._keys.find_key(key)
-        assert found is not None, "a key that was just verified"
-        return Caller(found[1], key)
+        if self._tokens:
+            kind, _, token = request.header(b"authorization").partition(" ")
+            if kind.lower() == "bearer":
+                return self._operator(token.strip())
+        id = self._verifier.verify(request)
+        key = self._keys.find_key(id)
+        assert key is not None, "a key that was just verified"
+        if key.expired(self._keys.now_ms()):
+            raise SqsError(INVALID_KEY, f"Access key {id} expired on {iso_time(key.expires_ms)}. Use another key.")
+        return Caller(key.account, id, key.role, key.account == self._keys.account)
+
+    def _operator(self, token: str) -> Caller:
+        if not same_token(token, self._keys.admin_token):
+            raise AccessDenied(
+                f"The bearer token is not this server's admin token, which is in the file {TOKEN_FILE} of its data "
+                "directory."
+            )
+        return Caller(self._keys.account, "", ADMIN, True)
 
     def _secret(self, access_key: str) -> str | None:
-        found = self._keys.find_key(access_key)
-        return None if found is None else found[0]
+        key = self._keys.find_key(access_key)
+        return None if key is None else key.secret
 
 
 Access = OpenAccess | SignedAccess

@@ -13,8 +13,9 @@ from typing import Any
 from batonq.api.http import Reply, Request, Response
 from batonq.api.http.messages import SERVER_NAME, Heads
 from batonq.api.sqs import protocol_json, protocol_query, sts
-from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess
+from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess, cannot_change
 from batonq.api.sqs.errors import (
+    ACCESS_DENIED,
     INVALID_ACTION,
     MALFORMED_INPUT,
     METHOD_NOT_ALLOWED,
@@ -27,6 +28,7 @@ from batonq.api.sqs.errors import (
 from batonq.api.sqs.operations.table import OPERATIONS, Operation
 from batonq.api.sqs.service import Call, Finish, Outcome, Service, SqsSettings
 from batonq.api.started_operation import StartedOperation, answer_to
+from batonq.core.catalog.entries import READ
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 from batonq.node.tasks import Tasks
@@ -71,9 +73,15 @@ class SqsApp:
         return True
 
     def _start(self, request: Request, operation: Operation, finish: Finish) -> None:
-        call = Call(request, self.access.identify(request), operation.name, True)
+        call = self._call(request, operation, self.access.identify(request), True)
         assert operation.start is not None
         operation.start(self.service, call, operation.decode(request.body), finish)
+
+    @staticmethod
+    def _call(request: Request, operation: Operation, caller: Caller, as_json: bool) -> Call:
+        if caller.role == READ and operation.changes:
+            raise SqsError(ACCESS_DENIED, cannot_change(caller, operation.name))
+        return Call(request, caller, operation.name, as_json)
 
     async def handle(self, request: Request) -> Response:
         target = request.headers.get(b"x-amz-target")
@@ -124,7 +132,7 @@ class SqsApp:
                     UNKNOWN_OPERATION, f"The operation {shortened(target.decode('latin-1'), 200)} is unknown."
                 )
             self.calls[operation.name] += 1
-            call = Call(request, self.access.identify(request), operation.name, True)
+            call = self._call(request, operation, self.access.identify(request), True)
             return await self._run(operation, call, operation.decode(request.body), self._json_response)
         except Exception as problem:
             return self._json_response(self.error_of(problem, request))
@@ -187,8 +195,8 @@ class SqsApp:
         if operation is None or (at_queue and action in NOT_AT_A_QUEUE):
             raise SqsError(INVALID_ACTION, f"The action {shortened(action, 200)} is not valid for this endpoint.")
         self.calls[action] += 1
+        call = self._call(request, operation, caller, False)
         given = protocol_query.decode(operation.input, fields, action)
-        call = Call(request, caller, action, False)
         return await self._run(
             operation, call, given, lambda outcome: self._query_response(outcome, action, request_id, as_json)
         )

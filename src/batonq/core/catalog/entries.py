@@ -185,6 +185,10 @@ class Account:
         return cls(id, record["title"], record["created_ms"])
 
 
+# The roles of a key. A key with ADMIN may also change the server itself, if it belongs to the server's own account.
+ADMIN, WRITE, READ = ROLES = ("admin", "write", "read")
+
+
 @dataclass(slots=True, frozen=True)
 class AccessKey:
     """A key that signs requests. Signatures need the secret itself, so it cannot be stored as a hash."""
@@ -194,18 +198,45 @@ class AccessKey:
     account: str
     created_ms: int
     disabled: bool = False
+    name: str = ""
+    role: str = WRITE
+    expires_ms: int = 0  # 0: never
+
+    def expired(self, now_ms: int) -> bool:
+        return 0 < self.expires_ms <= now_ms
+
+    @property
+    def needs_new_format(self) -> bool:
+        """Whether the key has what earlier releases do not know: see records.py."""
+        return bool(self.name or self.expires_ms) or self.role != WRITE
 
     def record(self) -> Record:
-        return {
+        record: Record = {
             "secret": self.secret,
             "account": self.account,
             "created_ms": self.created_ms,
             "disabled": self.disabled,
         }
+        if self.name:
+            record["name"] = self.name
+        if self.role != WRITE:
+            record["role"] = self.role
+        if self.expires_ms:
+            record["expires_ms"] = self.expires_ms
+        return record
 
     @classmethod
     def from_record(cls, id: str, record: Record) -> AccessKey:
-        return cls(id, record["secret"], record["account"], record["created_ms"], record["disabled"])
+        return cls(
+            id,
+            record["secret"],
+            record["account"],
+            record["created_ms"],
+            record["disabled"],
+            record.get("name", ""),
+            record.get("role", WRITE),
+            record.get("expires_ms", 0),
+        )
 
 
 @dataclass(slots=True, frozen=True)

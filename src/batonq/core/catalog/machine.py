@@ -17,7 +17,17 @@ from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.attribute_formats.redrive_policy import allows_source, parse_redrive_policy
 from batonq.core.catalog import attributes as attribute_table
 from batonq.core.catalog.attributes import is_fifo
-from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
+from batonq.core.catalog.entries import (
+    MISSING_QUEUE,
+    ROLES,
+    WRITE,
+    AccessKey,
+    Account,
+    Link,
+    QueueEntry,
+    ReceiptKey,
+    ShardEntry,
+)
 from batonq.core.catalog.names import ACCOUNT_DIGITS, check_queue_name, is_text, is_word
 from batonq.core.catalog.placement import Placement, wants_own
 from batonq.core.catalog.state import encode
@@ -28,6 +38,7 @@ from batonq.errors import (
     DeadLetterQueueRefused,
     InvalidInput,
     LogCorrupt,
+    NotFound,
     OverLimit,
     PurgeInProgress,
     QueueDeletedRecently,
@@ -47,6 +58,8 @@ from batonq.queue_attributes import (
 DAY_MS = 86_400 * SECOND_MS
 RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from the creation of the next key
 RECEIPT_KEY_BYTES = 32
+KEY_NAME_LENGTH_MAX = 64
+KEY_LIFE_MAX_MS = 100 * 366 * DAY_MS
 RECEIPT_KEY_IDS = 1 << 16
 RECEIPT_KEYS_MAX = 1_000
 TAGS_MAX = 50
@@ -419,18 +432,35 @@ class Catalog(Placement):
             self._write("account", account, Account(account, title, created_ms).record(), now)
         return self.accounts[account]
 
-    def put_key(self, key_id: str, secret: str, account: str, now: int) -> AccessKey:
-        """Add an access key to an account, which is created if it does not exist."""
+    def put_key(
+        self,
+        key_id: str,
+        secret: str,
+        account: str,
+        now: int,
+        *,
+        name: str = "",
+        role: str = WRITE,
+        expires_ms: int = 0,
+    ) -> AccessKey:
+        """Add an access key to an account, which is created if it does not exist. `expires_ms` 0: never."""
         now = self._time(now)
         if not is_word(key_id, 128) or not secret or not is_text(secret, 256):
             raise InvalidInput("The id of a key must be 1 to 128 letters and digits, and its secret at most 256 bytes.")
         if key_id in self.access_keys:
             raise InvalidInput(f"Key {key_id} already exists. Choose another id.")
+        if len(name) > KEY_NAME_LENGTH_MAX or not name.isprintable():
+            raise InvalidInput(f"The name of a key can be at most {KEY_NAME_LENGTH_MAX} printable characters long.")
+        if role not in ROLES:
+            raise InvalidInput(f"{role[:64]!r} is not a role of a key. Use {', '.join(ROLES)}.")
+        if expires_ms and not now < expires_ms <= now + KEY_LIFE_MAX_MS:
+            raise InvalidInput("A key must expire in the future, at most 100 years from now.")
         if len(self.access_keys) >= self.rules.access_keys_max:
             raise OverLimit(f"The limit of {len(self.access_keys)} keys is reached. No more keys can be created.")
         if account not in self.accounts:
             self.put_account(account, "", now)
-        self._write("access_key", key_id, AccessKey(key_id, secret, account, now).record(), now)
+        key = AccessKey(key_id, secret, account, now, name=name, role=role, expires_ms=expires_ms)
+        self._write("access_key", key_id, key.record(), now)
         return self.access_keys[key_id]
 
     def disable_key(self, key_id: str, now: int, *, disabled: bool = True) -> AccessKey:
@@ -443,7 +473,7 @@ class Catalog(Placement):
     def _access_key(self, key_id: str) -> AccessKey:
         key = self.access_keys.get(key_id)
         if key is None:
-            raise InvalidInput(f"Key {key_id[:128]} does not exist.")
+            raise NotFound(f"Key {key_id[:128]!r} does not exist. The list of keys shows the ids of all keys.")
         return key
 
     # --- receipt keys --------------------------------------------------------------------------

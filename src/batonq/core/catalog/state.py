@@ -25,7 +25,7 @@ from batonq.core.catalog.entries import (
 )
 from batonq.core.open_frame import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, BaseFlag, Type
+from batonq.core.records import PLAIN_VERSION, ROLES_VERSION, SPREAD_VERSION, BaseFlag, Type
 from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
@@ -144,7 +144,10 @@ class CatalogState:
         elif kind == "account":
             _put(self.accounts, key, None if value is None else Account.from_record(key, value))
         elif kind == "access_key":
-            _put(self.access_keys, key, None if value is None else AccessKey.from_record(key, value))
+            entry = None if value is None else AccessKey.from_record(key, value)
+            _put(self.access_keys, key, entry)
+            if entry is not None and entry.needs_new_format:
+                self._use_format(ROLES_VERSION)
         elif kind == "receipt_key":
             _put(self.receipt_keys, int(key), None if value is None else ReceiptKey.from_record(int(key), value))
             self.next_receipt_key = max(self.next_receipt_key, int(key) + 1)
@@ -152,9 +155,12 @@ class CatalogState:
             _put(self.shards, int(key), None if value is None else ShardEntry.from_record(int(key), value))
             self._loads.setdefault(int(key), 0)
             if value is not None and value.get("replicas"):
-                self.format = FORMAT_VERSION
+                self._use_format(SPREAD_VERSION)
         else:
             raise LogCorrupt(f"unknown kind {kind!r} of catalog record: use a newer release")
+
+    def _use_format(self, version: int) -> None:
+        self.format = max(self.format, version)
 
     def _set_deleted(self, name: QueueName, value: Record | None, time: int) -> None:
         """Set or remove the wait for a deleted name. Expired waits are dropped, so that names of deleted queues do
@@ -179,7 +185,7 @@ class CatalogState:
     def _index(self, entry: QueueEntry) -> None:
         self.queues[entry.number] = entry
         if entry.needs_new_format:
-            self.format = FORMAT_VERSION
+            self._use_format(SPREAD_VERSION)
         if entry.before:
             self.growing.add(entry.number)
         self.by_name[entry.key] = entry

@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from batonq.attribute_formats.arns import QueueName
-from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.entries import AccessKey, QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.cancellation import heard
 from batonq.node import events
+from batonq.node.catalog.access_keys import list_keys
 from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
 from batonq.node.routing.ports import ShardPort
 from batonq.node.shard_host.host import ShardHost, committed
@@ -70,11 +71,18 @@ class Control:
     def dead_letter_sources(self, queue: Queue) -> list[Queue]:
         return self._catalog.current().dead_letter_sources(queue.number)
 
-    def find_key(self, access_key: str) -> tuple[str, str] | None:
-        """(secret, account) of an access key that may be used."""
+    def find_key(self, access_key: str) -> AccessKey | None:
+        """An access key; None if it does not exist or is disabled. It may have expired."""
         self._catalog.check_heard()
-        key = self._catalog.current().find_key(access_key)
-        return None if key is None else (key.secret, key.account)
+        return self._catalog.current().find_key(access_key)
+
+    def access_keys(self) -> list[AccessKey]:
+        """All access keys, oldest first."""
+        return list_keys(self._catalog.current())
+
+    async def disable_key(self, key_id: str, disabled: bool) -> AccessKey:
+        """Disable an access key, or enable it again. Raises NotFound."""
+        return await self._catalog.change(Catalog.disable_key, key_id, disabled=disabled)
 
     # --- queues ---------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from batonq.core.catalog.machine import Catalog, Rules
-from batonq.core.records import FORMAT_VERSION
+from batonq.core.records import ROLES_VERSION, SPREAD_VERSION
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.interface import Log, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
@@ -176,7 +176,7 @@ class SharedCatalog(CatalogHost):
         result = COMMANDS[name][1](self.current(), answer.told)
         return Changed(cast(T, result), answer.version, frozenset(answer.shards))
 
-    async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+    async def _run_here(self, name: str, command: Callable[..., T], /, *arguments: Any, **named: Any) -> Changed[T]:
         """Run a command at the catalog's owner, which is this node."""
         del name
         return await super().run(command, *arguments, **named)
@@ -266,18 +266,22 @@ class ClusterCatalog(SharedCatalog):
         commit.stop("The catalog is being handed over to another node. Retry.")
         return clean
 
-    async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+    async def _run_here(self, name: str, command: Callable[..., T], /, *arguments: Any, **named: Any) -> Changed[T]:
         """Run a command at the owner.
 
-        A command that spreads a queue over shards, or gives a shard another kind, needs a log format that all nodes can
-        read.
+        A command that spreads a queue over shards, gives a shard another kind, or creates a key with a role needs a log
+        format that all nodes can read.
         """
         catalog = self.current()
         refused = ""
-        if catalog.format < FORMAT_VERSION:
+        if name == "put_key" and named and catalog.format < ROLES_VERSION:
+            older = await self._too_old(ROLES_VERSION)
+            if older:
+                raise InvalidInput(f"Keys cannot have a name, a role or an expiry yet. {older}")
+        if catalog.format < SPREAD_VERSION:
             asked = name in SPREADING and (catalog.rules.spread > 1 or NEW & arguments[SPREADING[name]].keys())
             if asked or named.get("replicas", 0) not in (0, catalog.own_replicas):
-                refused = await self._too_old(FORMAT_VERSION)
+                refused = await self._too_old(SPREAD_VERSION)
         if not self.owned:
             raise Unavailable(self.why or "This node no longer owns the catalog. Retry.")
         self.current().spread_refused = (

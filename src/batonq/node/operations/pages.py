@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from collections.abc import Awaitable, Callable
-from hmac import compare_digest
 from typing import Any, NamedTuple
 
-from batonq.core.catalog.entries import AccessKey
-from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node.clock import iso_time
 from batonq.node.messages import peek as peeking
 from batonq.node.monitoring import metrics
 from batonq.node.node import Node
 from batonq.node.operations import status_page as statuspage
+from batonq.node.operations.admin_token import TOKEN_FILE, same_token
 
-TOKEN_FILE = "admin-token"
-TOKEN_BYTES = 24
 BODY_BYTES_MAX = 64 * 1024
-KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-SECRET_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-"
-KEY_PREFIX = "BATON"
-KEY_LENGTH = 20
-SECRET_LENGTH = 40
 HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
@@ -61,7 +51,7 @@ class Pages:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._token = load_or_make_token(node.settings.data, node.world.random_bytes)
+        self._token = node.admin_token()
 
     @property
     def routes(self) -> list[tuple[str, tuple[str, ...], Answer]]:
@@ -73,9 +63,6 @@ class Pages:
             ("/", reads, self._guarded(self.status)),
             ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
             ("/_baton/peek", ("POST",), self._endpoint(self._peek, open_in_dev=True)),
-            ("/_baton/keys/create", ("POST",), self._endpoint(self._create_key)),
-            ("/_baton/keys/list", ("POST",), self._endpoint(self._list_keys)),
-            ("/_baton/keys/disable", ("POST",), self._endpoint(self._disable_key)),
         ]
 
     # --- health, metrics, status ----------------------------------------------------------------
@@ -132,25 +119,6 @@ class Pages:
         queue = self._node.broker.queue_by_number(number)
         return queue.name if queue is not None else ""
 
-    async def _create_key(self, given: dict[str, Any]) -> dict[str, Any]:
-        account = given.get("account") or self._node.settings.account
-        if not isinstance(account, str):
-            raise InvalidInput("The field account must be a string of twelve digits.")
-        key_id, secret = make_key(self._node.world.random_bytes)
-        key = await self._node.catalog.change(Catalog.put_key, key_id, secret, account)
-        return {**show_key(key), "secret": key.secret}
-
-    async def _list_keys(self, given: dict[str, Any]) -> dict[str, Any]:
-        keys = self._node.catalog.current().access_keys.values()
-        return {"keys": [show_key(key) for key in sorted(keys, key=lambda key: (key.created_ms, key.id))]}
-
-    async def _disable_key(self, given: dict[str, Any]) -> dict[str, Any]:
-        key_id = given.get("id")
-        if not isinstance(key_id, str):
-            raise InvalidInput("The field id is missing: it names the key.")
-        key = await self._node.catalog.change(Catalog.disable_key, key_id)
-        return show_key(key)
-
     # --- access control -------------------------------------------------------------------------
 
     def _guarded(self, answer: Answer) -> Answer:
@@ -191,39 +159,7 @@ class Pages:
                 return False
         elif kind.lower() != "bearer":
             return False
-        return compare_digest(given.strip().encode(), self._token.encode())
-
-
-def load_or_make_token(data_directory: str, random_bytes: Callable[[int], bytes]) -> str:
-    """The admin token of a data directory, created at the first start."""
-    path = token_path(data_directory)
-    try:
-        with open(path, encoding="ascii") as file:
-            token = file.read().strip()
-    except FileNotFoundError:
-        token = ""
-    if len(token) < TOKEN_BYTES:
-        token = random_bytes(TOKEN_BYTES).hex()
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(handle, "w", encoding="ascii") as file:
-            file.write(token + "\n")
-    return token
-
-
-def token_path(data_directory: str) -> str:
-    return os.path.join(data_directory, TOKEN_FILE)
-
-
-def make_key(random_bytes: Callable[[int], bytes]) -> tuple[str, str]:
-    """Create an access key: (id, secret)."""
-    letters = [KEY_LETTERS[byte % len(KEY_LETTERS)] for byte in random_bytes(KEY_LENGTH - len(KEY_PREFIX))]
-    secret = [SECRET_LETTERS[byte % len(SECRET_LETTERS)] for byte in random_bytes(SECRET_LENGTH)]
-    return KEY_PREFIX + "".join(letters), "".join(secret)
-
-
-def show_key(key: AccessKey) -> dict[str, Any]:
-    """A key as it may be shown: without its secret."""
-    return {"id": key.id, "account": key.account, "created": iso_time(key.created_ms), "disabled": key.disabled}
+        return same_token(given.strip(), self._token)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -247,6 +183,3 @@ def _whole_number(given: dict[str, Any], name: str, default: int, low: int, high
 
 def _json(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode() + b"\n"
-
-
-assert 256 % len(KEY_LETTERS) == 0 and 256 % len(SECRET_LETTERS) == 0, "every letter is as likely as the others"

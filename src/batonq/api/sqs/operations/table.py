@@ -53,8 +53,22 @@ _RUNS: dict[str, Run] = {
 }
 
 
+# Operations that change nothing, which a key with the role `read` may use. All others, receives too, change something.
+READS = frozenset(
+    {
+        "GetQueueUrl",
+        "ListQueues",
+        "ListDeadLetterSourceQueues",
+        "GetQueueAttributes",
+        "ListQueueTags",
+        "ListMessageMoveTasks",
+    }
+)
+
+
 class Operation(NamedTuple):
     name: str
+    changes: bool  # whether it changes anything
     start: Start | None
     run: Run | None
     input: type[Struct]
@@ -77,7 +91,7 @@ def _operation(name: str) -> Operation:
     start, run = _STARTS.get(name), _RUNS.get(name)
     hints = get_type_hints(start or run)
     output = _OUTPUTS[name] if start is not None else hints["return"]
-    return Operation(name, start, run, hints["given"], output, protocol_json.decoder(hints["given"]))
+    return Operation(name, name not in READS, start, run, hints["given"], output, protocol_json.decoder(hints["given"]))
 
 
 OPERATIONS = {name: _operation(name) for name in (*_STARTS, *_RUNS)}

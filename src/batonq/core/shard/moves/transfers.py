@@ -15,7 +15,7 @@ from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
-from batonq.core.records import FOREVER_MS, FORMAT_VERSION, ArrivedFlag, Reason, State, Type
+from batonq.core.records import FOREVER_MS, SPREAD_VERSION, ArrivedFlag, Reason, State, Type
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
@@ -252,7 +252,7 @@ class Transfers:
             )
             self.on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
             if verdict == Reason.REFUSED_MOVED:
-                self.journal.format = FORMAT_VERSION
+                self.journal.format = max(self.journal.format, SPREAD_VERSION)
             if goes_on and reason == Reason.REDRIVE:
                 self._go_back(self.jobs.active_on(queue.number), columns.sequence[slot], now)
             elif verdict != Reason.ACCEPTED and not goes_on:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batonq.core.limits import ShardLimits
 from batonq.core.open_frame import OpenFrame
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.records import PLAIN_VERSION, SPREAD_VERSION
 
 
 class Journal:
@@ -23,4 +23,4 @@ class Journal:
         empty.
         """
         if spread:
-            self.format = FORMAT_VERSION
+            self.format = max(self.format, SPREAD_VERSION)
