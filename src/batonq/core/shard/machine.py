@@ -157,6 +157,7 @@ class Shard:
         self.counters = views.counters
         self.oldest_visible = views.oldest_visible
         self.blocked_groups = views.blocked_groups
+        self.latencies = messages.latencies
         self.departing = views.departing
         self.failure_of = views.failure_of
         self.failures_of = views.failures_of

@@ -97,6 +97,7 @@ class ReceiptCommands:
                 reason = int(verdict.reason)
                 flags = int(DeletedFlag.LATE) if reason == Reason.LATE_ACK else 0
                 self.messages.write(Type.DELETED, queue.number, claim.slot, now, flags=flags, reason=reason)
+                self.messages.latencies.deleted(queue.number, self.columns, (claim.slot,), now)
                 self.records.on_deleted(queue, claim.slot, now, reason)
             results.append(verdict.error() if verdict.error else None)
         return results
@@ -155,6 +156,7 @@ class ReceiptCommands:
                 words += (w0 | priorities[slot] << 16, sequence, now, 0, lease, lasts[slot], 0, slot)
             rows = array("Q", words)
         self.frame.extend(rows)
+        self.messages.latencies.deleted(queue.number, columns, slots, now)
         self.runs.on_acknowledged(queue, slots)
 
     def change_visibility(

@@ -195,6 +195,7 @@ class ReceiveCommands:
         rows[7::8] = array("Q", [*slots])
         frame.extend(rows)
         self.runs.on_first_leases(queue, slots, now, deadline, position, holders)
+        self.messages.latencies.received_first(queue.number, sents, now)
         overlays = [self.messages.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else ()
         leases = Leases(
             now, deadline, slots, sequences, positions, extents, sents, priority=priority, overlays=overlays
@@ -313,6 +314,7 @@ class ReceiveCommands:
             )
         frame.extend(array("Q", words))
         self.runs.on_leases(queue, slots, now, deadline, position, holder)
+        self.messages.latencies.received(queue.number, columns, slots, now)
 
     def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[int]:
         """The slots of the messages that an earlier receive with this attempt id got, after extending their leases."""

@@ -17,6 +17,7 @@ from batonq.core.shard.state.columns import NIL, Columns
 from batonq.core.shard.state.deduplication import Deduplication
 from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.journal import Journal
+from batonq.core.shard.state.latencies import Latencies
 from batonq.core.shard.state.lines import Lines
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.shard.state.timers import Timers
@@ -65,6 +66,7 @@ class Messages:
         # soft: not replayed
         self.woken: set[int] = set()
         self.filled: set[int] = set()  # every queue with VISIBLE messages, and possibly empty ones
+        self.latencies = Latencies()
 
     # --- queues --------------------------------------------------------------------------------------
 
@@ -105,6 +107,7 @@ class Messages:
         del self.queues[number]
         self.woken.discard(number)
         self.filled.discard(number)
+        self.latencies.queues.pop(number, None)
 
     def filled_queues(self) -> list[int]:
         """The queues with VISIBLE messages, in no order. The cost grows with their number."""
