@@ -331,7 +331,7 @@ class Inspector:
 
     @staticmethod
     async def _peek(broker: Broker, entry: Queue) -> str:
-        return f"{len(await broker.peek(entry, 0, 100))} messages"
+        return f"{len((await broker.peek(entry, 0, 100)).messages)} messages"
 
     @staticmethod
     async def _move(broker: Broker, source: Queue) -> str:

@@ -144,6 +144,20 @@ class MessageGone(BatonError):
     status = 409
 
 
+class MessageNotFound(NotFound):
+    """The queue does not have this message."""
+
+    code = "message_not_found"
+
+
+class MessageHeld(BatonError):
+    """A consumer holds the message, or the message is being moved. Retry when the lease or the move has ended."""
+
+    code = "message_held"
+    status = 409
+    retryable = True
+
+
 class DeduplicationConflict(BatonError):
     """The deduplication key was already used with a different body. Use a new key for new content."""
 

@@ -13,6 +13,7 @@ from batonq.node.broker import Peeked
 from batonq.queue_attributes import ATTRIBUTES, Access
 from tests.api.support import bodies, counts, json_request, query_request, receive, refused, wait_until
 from tests.api.test_dead_letters import Pair
+from tests.support import brokers
 from tests.support.server import TestServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "baton-attributes.md"
@@ -35,7 +36,7 @@ def send(sqs: Any, url: str, body: str, **attributes: dict[str, str]) -> dict[st
 
 def peek(server: TestServer, url: str) -> list[Peeked]:
     account, name = url.split("/")[-2:]
-    return server.run(lambda: server.broker.peek(server.broker.queue(account, name), 0, 100))
+    return server.run(lambda: brokers.peek(server.broker, server.broker.queue(account, name), 0, 100))
 
 
 # --- message attributes -----------------------------------------------------------------------

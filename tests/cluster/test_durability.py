@@ -157,7 +157,7 @@ def test_numbers_rise_and_a_look_goes_on_when_a_fifo_queue_has_left_a_shard(tmp_
         sent += await brokers.send(broker, now, [make_send("2", group="g", dedup_id="2")])
         numbers = [one.sequence for one in sent if isinstance(one, Accepted)]
         assert len(numbers) == 3 and numbers == sorted(set(numbers))
-        pages = [await broker.peek(now, after, 1) for after in numbers]
+        pages = [await brokers.peek(broker, now, after, 1) for after in numbers]
         assert [[one.view.sequence for one in page] for page in pages] == [numbers[1:2], numbers[2:], []]
         assert [one.sequence for one in await brokers.receive(broker, now, 10, None, 0, "tester")] == numbers[1:]
 

@@ -382,7 +382,7 @@ def test_dead_letters_of_a_queue_that_grew_come_back_to_where_their_group_is(tmp
         job = await node.broker.start_job(morgue, Redrive(rate_per_s=1_000, ramp_s=0))
         status = await ended(node, job)
         assert (status.state, status.moved) == ("COMPLETED", len(groups))
-        found = await node.broker.peek(wide, 0, 100)
+        found = await brokers.peek(node.broker, wide, 0, 100)
         assert len(found) == len(groups) + 1
         for peeked in found:
             place = parse_message_id(peeked.current_id)

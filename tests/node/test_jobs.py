@@ -91,7 +91,7 @@ def test_a_filter_says_which_messages_are_meant(
         job = await ended(node, await node.broker.start_job(morgue, Redrive(filter=filter_, **QUICK)))
         assert (job.state, job.examined, job.matched, job.moved) == ("COMPLETED", 3, len(expected), len(expected))
         assert sorted(await drain(node, queue)) == sorted(expected)
-        left = [peeked.body.decode() for peeked in await node.broker.peek(morgue, 0, 10)]
+        left = [peeked.body.decode() for peeked in await brokers.peek(node.broker, morgue, 0, 10)]
         assert left == [body for body in ("small", "large", "odd") if body not in expected]
         await node.stop()
 
@@ -128,7 +128,7 @@ def test_an_edit_changes_what_is_moved(
         assert [(sample.body, sample.content, sample.error_class) for sample in looked.sample] == [
             (body, content, "Odd")
         ]
-        assert (await node.broker.peek(morgue, 0, 1))[0].body == b"a hat"
+        assert (await brokers.peek(node.broker, morgue, 0, 1))[0].body == b"a hat"
         await ended(node, await node.broker.start_job(morgue, Redrive(edit=edit)))
         (delivery,) = await receive(node, queue)
         assert (delivery.body, delivery.content) == (body, content)
@@ -137,7 +137,7 @@ def test_an_edit_changes_what_is_moved(
         assert delivery.lineage is not None and delivery.lineage.error_class == "Odd"
         await kill(node)
         node = await open_node(loop, tmp_path, shards=shards)
-        (again,) = await node.broker.peek(queue, 0, 9)
+        (again,) = await brokers.peek(node.broker, queue, 0, 9)
         assert (again.body, again.content) == (body, content)
         await node.stop()
 
@@ -186,7 +186,7 @@ def test_an_edit_that_cannot_be_made_fails_the_job_and_changes_nothing(tmp_path:
             await node.broker.start_job(morgue, Redrive(edit=edit, dry_run=True))
         job = await ended(node, await node.broker.start_job(morgue, Redrive(edit=edit)))
         assert job.state == "FAILED" and "no longer be valid JSON" in job.why
-        assert (await node.broker.peek(morgue, 0, 1))[0].body == b'{"a":1}'
+        assert (await brokers.peek(node.broker, morgue, 0, 1))[0].body == b'{"a":1}'
         await node.stop()
 
     run_virtual(main)

@@ -22,7 +22,7 @@ from tests.support import brokers
 
 async def ids(node: Node, queue: Queue) -> dict[str, str]:
     """Current id of each body."""
-    return {peeked.body.decode(): peeked.current_id for peeked in await node.broker.peek(queue, 0, 1_000)}
+    return {peeked.body.decode(): peeked.current_id for peeked in await brokers.peek(node.broker, queue, 0, 1_000)}
 
 
 @pytest.mark.parametrize("shards", [1, 2])

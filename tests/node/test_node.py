@@ -363,7 +363,7 @@ def test_a_nack_gives_the_message_back_with_its_reason(tmp_path: Path) -> None:
         await brokers.nack(node.broker, queue, delivery.receipt, 10_000, "no stock", "OutOfStock")
         with pytest.raises(LeaseLost):
             await brokers.nack(node.broker, queue, delivery.receipt)
-        peeked = await node.broker.peek(queue, 0, 10)
+        peeked = await brokers.peek(node.broker, queue, 0, 10)
         assert (peeked[0].view.reason, peeked[0].body) == ("no stock", b"a")
         assert await receive(node, queue) == []
         again = (await receive(node, queue, wait_ms=20_000))[0]
@@ -620,7 +620,7 @@ def test_strict_calls_take_only_the_current_leases_receipt(tmp_path: Path) -> No
             broker, queue, [(receipt, 90_000) for receipt in receipts], strict=True
         )
         assert isinstance(changed[0], LeaseLost) and isinstance(changed[2], ReceiptInvalid)
-        assert changed[1] == (await broker.peek(queue, 0, 1))[0].view.until_ms == broker.now_ms() + 90_000
+        assert changed[1] == (await brokers.peek(broker, queue, 0, 1))[0].view.until_ms == broker.now_ms() + 90_000
         assert await brokers.change_visibility_until(broker, queue, [(new.receipt, 0)], strict=True) == [0]
         (last,) = await receive(node, queue)
         refused = await brokers.delete(broker, queue, [new.receipt, last.receipt, last.receipt], strict=True)
@@ -653,7 +653,8 @@ def test_many_nacks_have_a_result_each(tmp_path: Path) -> None:
         codes = [getattr(problem, "code", None) for problem in results]
         assert codes == [None, "receipt_invalid", "invalid_input", None]
         waits = {
-            peeked.body: peeked.view.until_ms - node.broker.now_ms() for peeked in await node.broker.peek(queue, 0, 9)
+            peeked.body: peeked.view.until_ms - node.broker.now_ms()
+            for peeked in await brokers.peek(node.broker, queue, 0, 9)
         }
         assert waits == {b"a": 60_000, b"b": 30_000, b"c": 5_000}
         await node.stop()

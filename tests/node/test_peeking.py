@@ -189,7 +189,7 @@ def test_others_come_in_between_the_steps_to_a_page(tmp_path: Path, monkeypatch:
         node = await open_node(loop, tmp_path)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         sent = await send(node, queue, *map(str, range(50)))
-        looking = loop.create_task(node.broker.peek(queue, sent[40].sequence, 3))  # type: ignore[union-attr]
+        looking = loop.create_task(brokers.peek(node.broker, queue, sent[40].sequence, 3))  # type: ignore[union-attr]
         await settle(3)
         assert not looking.done()
         deliveries = await receive(node, queue)  # the places that the walk has come to go away
@@ -197,7 +197,7 @@ def test_others_come_in_between_the_steps_to_a_page(tmp_path: Path, monkeypatch:
         assert [one.body for one in await looking] == [b"41", b"42", b"43"]
         monkeypatch.setattr(peeking, "SEEK_STEPS_MAX", 3)
         with pytest.raises(OverLimit):
-            await node.broker.peek(queue, sent[40].sequence, 3)  # type: ignore[union-attr]
+            await brokers.peek(node.broker, queue, sent[40].sequence, 3)  # type: ignore[union-attr]
         await node.stop()
 
     run_virtual(main)
@@ -208,7 +208,7 @@ def test_a_message_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
         node = await open_node(loop, tmp_path, history_bytes=0)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         await send(node, queue, "a")
-        [seen] = await node.broker.peek(queue, 0, 1)
+        [seen] = await brokers.peek(node.broker, queue, 0, 1)
         await node.broker.purge_queue(queue)
         for number in range(200):
             await send(node, queue, f"{number} " + "x" * 2_000)

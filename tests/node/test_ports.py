@@ -82,7 +82,7 @@ async def whole_life(node: Node) -> list[Any]:
     held = await brokers.receive(broker, orders, 10, 30_000, 0, "ann")
     assert {delivery.receive_count for delivery in held} == {1}
     told.append([delivery._replace(receipt="") for delivery in held])
-    told.append(await broker.peek(orders, 0, 10))
+    told.append(await brokers.peek(broker, orders, 0, 10))
     receipts = [delivery.receipt for delivery in held]
     told.append(await brokers.change_visibility_until(broker, orders, [(receipts[0], 90_000), ("nonsense", 1)]))
     told.append(await brokers.nack_many(broker, orders, [(receipts[1], 0, "no", "Timeout", False, False)]))

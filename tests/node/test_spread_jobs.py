@@ -108,7 +108,7 @@ def test_a_job_moves_no_more_than_it_may_and_those_that_it_was_given_by_id(tmp_p
         await die(node, queue, morgue, 12)
         job = await node.broker.start_job(morgue, Redrive(rate_per_s=1_000, ramp_s=0, max_messages=5))
         assert (await ended(node, job)).moved == 5
-        left = [peeked.current_id for peeked in await node.broker.peek(morgue, 0, 100)]
+        left = [peeked.current_id for peeked in await brokers.peek(node.broker, morgue, 0, 100)]
         given = [*left[::2], left[0]]
         job = await node.broker.start_job(morgue, Redrive(rate_per_s=1_000, ramp_s=0, filter={"messageIds": given}))
         status = await ended(node, job)
@@ -145,12 +145,12 @@ def test_fifo_dead_letters_find_the_shard_of_their_group(tmp_path: Path) -> None
             return (await node.broker.counters(morgue)).visible == len(groups)
 
         await until(arrived)
-        for peeked in await node.broker.peek(morgue, 0, 100):
+        for peeked in await brokers.peek(node.broker, morgue, 0, 100):
             place = parse_message_id(peeked.current_id)
             assert place is not None and place[0] == morgue.spread.of_key(peeked.group)
         job = await node.broker.start_job(morgue, Redrive(target=queue, rate_per_s=1_000, ramp_s=0))
         assert (await ended(node, job)).moved == len(groups)
-        for peeked in await node.broker.peek(queue, 0, 100):
+        for peeked in await brokers.peek(node.broker, queue, 0, 100):
             place = parse_message_id(peeked.current_id)
             assert place is not None and place[0] == queue.spread.of_key(peeked.group)
         await node.stop()

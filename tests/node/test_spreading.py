@@ -379,7 +379,7 @@ def test_counters_peeks_and_purges_are_of_the_whole_queue(tmp_path: Path) -> Non
         assert [reading.counters.visible for reading in overview.queues] == [4]
         seen: list[str] = []
         after = 0
-        while page := await node.broker.peek(queue, after, 2):
+        while page := await brokers.peek(node.broker, queue, after, 2):
             seen += [peeked.body.decode() for peeked in page]
             after = page[-1].view.sequence
         assert sorted(seen) == [str(number) for number in range(7)]

@@ -10,7 +10,7 @@ from batonq.core.commands import Accepted, ChangeVisibility, Claim, Command, Del
 from batonq.core.commands import Nack as NackCommand
 from batonq.core.ids import request_hash
 from batonq.errors import BatonError
-from batonq.node.broker import Broker, Delivery, Queue, Received
+from batonq.node.broker import Broker, Delivery, Peeked, Queue, Received
 from batonq.node.routing.submission import Done, Waiting, submitted
 from tests.support.ask import Message, Nack, batch
 
@@ -144,3 +144,8 @@ async def nack_at(port: Port, queue: int, nacks: Sequence[Nack]) -> list[BatonEr
     command = NackCommand(queue, [one.claim for one in nacks], [Failing(*one[1:]) for one in nacks])
     results: list[BatonError | None] = await submitted(port.submit, command)
     return results
+
+
+async def peek(broker: Broker, queue: Queue, after: int, limit: int) -> list[Peeked]:
+    """The messages of one page."""
+    return (await broker.peek(queue, after, limit)).messages

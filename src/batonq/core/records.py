@@ -129,6 +129,8 @@ class Reason(IntEnum):
     LATE_ACK = 11
     RETENTION = 12
     PURGED = 14
+    # Returned (made visible before its delay ended), Deleted
+    OPERATOR = 15  # by an operator who named the message, or by a delete job
     # Owed, Arrived
     DEAD_LETTER = 20
     REDRIVE = 21

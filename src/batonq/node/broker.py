@@ -35,7 +35,8 @@ from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.jobs.job_control import JobControl
-from batonq.node.messages.peek import Peeked
+from batonq.node.messages.message_control import MessageControl
+from batonq.node.messages.peek import ANY_MESSAGE, EXAMINED_MAX, Peeked, PeekFilter, PeekPage, Situation
 from batonq.node.messages.receipts import Receipts
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
 from batonq.node.operations.history import History
@@ -109,6 +110,7 @@ class Broker(JobControl):
             first_turn=key_hash(settings.node),
             refresh=self.refresh,
         )
+        self.messages = MessageControl(self._spreading.ask, self.peek, self._port)
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:
@@ -441,14 +443,25 @@ class Broker(JobControl):
             return await self._spreading.waiting(queue)
         return await self._port(queue.shard).waiting(queue.number)
 
-    async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
+    async def peek(
+        self,
+        queue: Queue,
+        after: int,
+        limit: int,
+        wanted: PeekFilter = ANY_MESSAGE,
+        examine_max: int = EXAMINED_MAX,
+    ) -> PeekPage:
         """Messages in order of arrival, in any state, without leasing them. One shard follows another.
 
         `after` is 0 or the number (`view.sequence`) of a message.
         """
         if len(queue.shards) > 1 or queue.left:
-            return await self._spreading.peek(queue, after, limit)
-        return await self._port(queue.shard).peek(queue.number, after, limit)
+            return await self._spreading.peek(queue, after, limit, wanted, examine_max)
+        return await self._port(queue.shard).peek(queue.number, after, limit, wanted, examine_max)
+
+    async def situation(self, queue: Queue) -> Situation:
+        """What explains why the messages of a queue are not delivered, see peek.py."""
+        return Situation(self.now_ms(), queue.policy, await self.counters(queue), self._queue_name)
 
     # --- the clock ------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from time import time
 from typing import Any
@@ -44,6 +45,7 @@ ADDRESS_LENGTH_MAX = 320  # longer paths are not cached; a queue name has 80 cha
 PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of which may be escaped
 PARTS_MAX = 6  # no operation's path has more parts
 _Tree = dict[str, "_Tree"]
+_VARIABLE = re.compile(r"\{\w+\}")
 
 
 class RestApp:
@@ -65,7 +67,7 @@ class RestApp:
         self._rates = RateBook()
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
-            self._routes.setdefault(operation.path, {})[operation.method] = operation
+            self._routes.setdefault(_VARIABLE.sub("{}", operation.path), {})[operation.method] = operation
 
     def begin(self, request: Request, reply: Reply) -> bool:
         """Start an operation on messages, which answers through `reply`. Returns False for any other request."""
@@ -238,7 +240,7 @@ class _WrongMethod(MethodNotAllowed):
 
 
 def template(path: str) -> tuple[str, str, str]:
-    """The path as a template, such as `/v1/queues/{queue}:purge`, and the names taken out of it, such as `orders`.
+    """The path as a template, such as `/v1/queues/{}:purge`, and the names taken out of it, such as `orders`.
 
     A path that no operation can have is returned unchanged if it is short, otherwise as an empty text.
     """
@@ -257,24 +259,23 @@ def template(path: str) -> tuple[str, str, str]:
             branch = branch[text]
             shown.append(text)
             continue
-        variable = next((part for part in branch if part.startswith("{")), "")
         name, colon, verb = text.partition(":") if place == count - 1 else (text, "", "")
-        if not variable or not name:
+        if "{}" not in branch or not name:
             return "", "", ""
-        branch = branch[variable]
-        shown.append(f"{variable}{colon}{verb}")
+        branch = branch["{}"]
+        shown.append(f"{{}}{colon}{verb}")
         names.append(name)
     first, second, *_ = *names, "", ""
     return "/v1/" + "/".join(shown), first, second
 
 
 def _tree() -> _Tree:
-    """The parts of the paths of all operations, without verbs: queues → {queue} → messages → {receipt}."""
+    """The parts of the paths of all operations, without verbs: queues → {} → messages → {}."""
     tree: _Tree = {}
     for operation in OPERATIONS:
         branch = tree
         for part in operation.path.split("/")[2:]:
-            text = part.partition(":")[0] if part.startswith("{") else part
+            text = "{}" if part.startswith("{") else part
             branch = branch.setdefault(text, {})
     return tree
 

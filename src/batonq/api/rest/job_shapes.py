@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType, field
 
 from batonq.api.rest.queue_shapes import QueueName
-from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, Attributes, ErrorClass, Given, Reason
+from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, Attributes, ErrorClass, Given, MessageId, Reason
 from batonq.node.jobs.id_list import LISTED_MAX
 
 RATE_MAX_PER_S = 10_000
@@ -19,7 +19,6 @@ Age = Annotated[float, Meta(ge=0, le=100_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(min_length=1, max_length=16_384)]
 Most = Annotated[int, Meta(ge=1, le=10**12)]
-MessageId = Annotated[str, Meta(min_length=36, max_length=36)]
 AttributeName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 

@@ -43,6 +43,7 @@ _SIGNATURE = {
 _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "queue": (queueshapes.QueueName, "Name of the queue."),
     "receipt": (shapes.Receipt, "The `receiptHandle` of a received message."),
+    "message": (shapes.MessageId, "Id of the message: its `currentId`, or the `messageId` with which it was sent."),
     "job": (shapes.JobId, "Id of the job."),
     "shard": (history.ShardNumber, "Number of the shard."),
     "key": (keyshapes.KeyId, "Id of the access key."),

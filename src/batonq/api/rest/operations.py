@@ -12,6 +12,7 @@ from typing import Any
 from batonq.api.rest import history, jobs, keys, leases, peeking, queues, receiving, sending, shapes
 from batonq.api.rest import job_shapes as jobshapes
 from batonq.api.rest import key_shapes as keyshapes
+from batonq.api.rest import message_shapes as messageshapes
 from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.service import Answer, Call, Finish
 
@@ -51,6 +52,7 @@ QUEUES = "/v1/queues"
 QUEUE = "/v1/queues/{queue}"
 MESSAGES = "/v1/queues/{queue}/messages"
 JOB = "/v1/jobs/{job}"
+MESSAGE = "/v1/queues/{queue}/messages/{message}"
 LEASE = "/v1/queues/{queue}/messages/{receipt}"
 
 _QUEUES = (
@@ -191,6 +193,10 @@ _MESSAGES = (
             ("after", shapes.Sequence, "Start after this sequence number: `nextAfter` of the previous page."),
             ("limit", shapes.PeekSize, "Maximum number of messages; default 10."),
             ("state", shapes.MessageState, "Only messages in this state."),
+            ("text", shapes.PeekText, "Only messages with this text in their body or attributes."),
+            ("group", shapes.PeekText, "Only messages of this message group."),
+            ("errorClass", shapes.PeekText, "Only messages whose last failure had this error class."),
+            ("holder", shapes.PeekText, "Only messages that this consumer holds."),
         ),
     ),
     Operation(
@@ -252,6 +258,18 @@ _MESSAGES = (
         start=leases.change_visibility_batch,
         takes=shapes.ChangeVisibilityBatch,
         answers={200: shapes.LeaseResults},
+        errors=(404,),
+    ),
+)
+
+_SINGLE_MESSAGES = (
+    Operation(
+        name="getMessage",
+        method="GET",
+        path=MESSAGE,
+        summary="Get one message: where it is, why it is not delivered, and its history.",
+        run=peeking.get_message,
+        answers={200: messageshapes.MessageDetail},
         errors=(404,),
     ),
 )
@@ -398,6 +416,7 @@ _ACCESS = (
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
+    *_SINGLE_MESSAGES,
     *_JOBS,
     *_HISTORY,
     *_ACCESS,

@@ -40,6 +40,8 @@ Count = Annotated[int, Meta(ge=1, le=BATCH_MAX)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=255, pattern="^[!-~]([ -~]*[!-~])?$")]
 JobId = Annotated[str, Meta(min_length=1, max_length=64)]
 PeekSize = Annotated[int, Meta(ge=1, le=PEEK_MAX)]
+PeekText = Annotated[str, Meta(max_length=1_024)]
+MessageId = Annotated[str, Meta(min_length=36, max_length=36)]
 Sequence = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
 
@@ -334,6 +336,7 @@ class Peeked(Answered, kw_only=True):
     current_id: str
     sequence: int
     state: MessageState
+    why: str
     until_ms: int = 0
     holder: str = ""
     receive_count: int
@@ -355,7 +358,11 @@ class Peeked(Answered, kw_only=True):
 
 
 class PeekedMessages(Answered):
-    """Messages in the order of their arrival. `nextAfter` gets the next page."""
+    """Messages in the order of their arrival. `nextAfter` gets the next page. With a filter, a request examines a
+    limited number of messages, so a page may be empty although later ones match.
+    """
 
     messages: list[Peeked]
+    examined: int
+    complete: bool
     next_after: int | UnsetType = UNSET

@@ -163,6 +163,7 @@ class Shard:
         self.failures_of = views.failures_of
         self.holds_moved = views.holds_moved
         self.is_used = views.is_used
+        self.last_record = views.last_record
         self.next_in_queue = views.next_in_queue
         self.numbers_from = views.numbers_from
         self.queue_name = views.queue_name

@@ -73,6 +73,10 @@ class Views:
         """The slot of the message that arrived next in the same queue, or NIL."""
         return self.columns.queue_next[slot]
 
+    def last_record(self, slot: int) -> int:
+        """The position of the last record of the message in a slot. Each record names the one before it."""
+        return self.columns.last[slot]
+
     def failure_of(self, slot: int) -> Failure | None:
         """The last failed attempt of the message in a slot."""
         return self.messages.failures.get(slot)

@@ -15,6 +15,7 @@ from batonq.core.ids import message_id
 from batonq.core.payload import Lineage, Payload, decode_attributes
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
+from batonq.core.shard.state.columns import NIL
 from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
 from batonq.node.clock import clock_time, duration, iso_time
 from batonq.node.messages.log_reader import read_message
@@ -22,7 +23,11 @@ from batonq.node.shard_host.host import ShardHost, committed
 
 PAGE_MAX = 100
 SHOWN_BYTES_MAX = 4096  # of a body, and of an attribute's value
+EXAMINED_MAX = 10_000  # messages per request
+STEP_MESSAGES = 50  # examined before other requests get a turn
 READ_STEP_BYTES = 1 << 20
+READ_BYTES_MAX = 64 << 20  # per request
+FOUND_BYTES_MAX = 4 << 20  # per page
 SEEK_STEPS_MAX = 10_000
 GONE = "The message was deleted or moved in the meantime."
 _NOTHING = Payload(0, "", "", "", "", b"", b"", b"", b"")
@@ -47,30 +52,124 @@ class Peeked(NamedTuple):
     current_id: str = ""  # the id of its current place; `message_id` is the id with which it was sent
 
 
-async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
-    """Messages in order of arrival, in any state."""
-    slot, found = host.seek(queue, after_sequence)
+class PeekFilter(NamedTuple):
+    """Conditions that a message must meet, all of them. Zero and empty mean any."""
+
+    state: int = 0
+    text: str = ""  # part of the body, or of the name or value of an attribute
+    group: str = ""
+    error_class: str = ""  # of its last failure, in this queue or before it was moved here
+    holder: str = ""
+    original_id: str = ""  # the id with which it was sent, before it was moved
+
+    def admits(self, view: MessageView) -> bool:
+        """Whether a message may match, by what is known without reading it."""
+        return (not self.state or view.state == self.state) and (not self.holder or view.holder == self.holder)
+
+    def matches(self, peeked: Peeked) -> bool:
+        if self.group and peeked.group != self.group:
+            return False
+        past = peeked.lineage
+        if self.error_class and self.error_class != (peeked.view.error_class or (past.error_class if past else "")):
+            return False
+        if self.original_id and (past is None or self.original_id not in (past.message_id, past.first_id)):
+            return False
+        if not self.text:
+            return True
+        text = self.text.encode(errors="replace")
+        return text in peeked.body or any(
+            text in row.name.encode() or text in row.value for row in decode_attributes(peeked.attributes)
+        )
+
+
+ANY_MESSAGE = PeekFilter()
+
+
+class PeekPage(NamedTuple):
+    """Messages that match a filter, in order of arrival."""
+
+    messages: list[Peeked]
+    examined: int
+    after: int  # sequence of the last message that was examined
+    complete: bool  # there are no messages after it
+
+
+async def look(
+    host: ShardHost,
+    queue: int,
+    after_sequence: int,
+    limit: int,
+    wanted: PeekFilter = ANY_MESSAGE,
+    examine_max: int = EXAMINED_MAX,
+) -> PeekPage:
+    """Examine messages in order of arrival, in any state, until `limit` of them match.
+
+    The page ends earlier if it has examined `examine_max` messages, or read or found too many bytes.
+    """
+    found: list[Peeked] = []
+    examined = read_bytes = found_bytes = 0
+    after, slot, sequence = after_sequence, NIL, 0
+    while True:
+        slot = await first_after(host, queue, after, slot, sequence)
+        step = min(limit - len(found) if wanted == ANY_MESSAGE else STEP_MESSAGES, examine_max - examined)
+        views = host.shard.views(slot, step)
+        await committed(host)
+        turn_bytes = 0
+        for view in views:
+            examined += 1
+            after, slot, sequence = view.sequence, view.slot, view.sequence
+            if not wanted.admits(view):
+                continue
+            await _warm(host, view)
+            peeked = _read(host, view)
+            turn_bytes += view.length
+            read_bytes += view.length
+            if wanted.matches(peeked):
+                found.append(peeked)
+                found_bytes += view.length
+            if turn_bytes > READ_STEP_BYTES:
+                turn_bytes = 0
+                await asyncio.sleep(0)
+                if not host.serving:
+                    raise Unavailable(host.why)
+            if len(found) >= limit or found_bytes > FOUND_BYTES_MAX or read_bytes > READ_BYTES_MAX:
+                return PeekPage(found, examined, after, _is_last(host, view))
+        if len(views) < step:
+            return PeekPage(found, examined, after, True)
+        if examined >= examine_max:
+            return PeekPage(found, examined, after, _is_last(host, views[-1]))
+        await asyncio.sleep(0)
+
+
+async def read_view(host: ShardHost, view: MessageView) -> Peeked:
+    """The content of a message whose state is committed."""
+    await _warm(host, view)
+    return _read(host, view)
+
+
+async def first_after(host: ShardHost, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> int:
+    """The slot of the first message after a sequence, or NIL. A known earlier message shortens the search."""
+    slot, found = host.seek(queue, after_sequence, slot, sequence)
     for _ in range(SEEK_STEPS_MAX):
         if found:
-            break
+            return slot
         sequence = host.shard.sequence_at(slot)
         await asyncio.sleep(0)
         slot, found = host.seek(queue, after_sequence, slot, sequence)
-    else:
-        raise OverLimit("The queue changes too fast to find this position. Retry.")
-    views = host.shard.views(slot, limit)
-    await committed(host)
-    peeked: list[Peeked] = []
-    read_bytes = 0
-    for view in views:
-        peeked.append(_read(host, view))
-        read_bytes += view.length
-        if read_bytes > READ_STEP_BYTES:
-            read_bytes = 0
-            await asyncio.sleep(0)
-            if not host.serving:
-                raise Unavailable(host.why)
-    return peeked
+    raise OverLimit("The queue changes too fast to find this position. Retry.")
+
+
+def _is_last(host: ShardHost, view: MessageView) -> bool:
+    """Whether the queue has no message after this one, as far as that is known without a search."""
+    shard = host.shard
+    return shard.has(view.slot, view.sequence) and shard.next_in_queue(view.slot) == NIL
+
+
+async def _warm(host: ShardHost, view: MessageView) -> None:
+    """Load the frame of a message that is only on the disk, so that other requests need not wait for it."""
+    number = view.position >> 16
+    if host.log.is_cold(number):
+        await asyncio.get_running_loop().run_in_executor(None, host.log.warm, [number])
 
 
 def _read(host: ShardHost, view: MessageView) -> Peeked:
@@ -81,8 +180,13 @@ def _read(host: ShardHost, view: MessageView) -> Peeked:
         problem = GONE
     except LogError as error:
         problem = error.message
+    return peeked_from(host.shard.number, view, payload, problem)
+
+
+def peeked_from(shard: int, view: MessageView, payload: Payload | None, problem: str = "") -> Peeked:
+    payload = payload or _NOTHING
     lineage = Lineage.decode(payload.lineage) if payload.lineage else None
-    current_id = message_id(host.shard.number, view.sequence)
+    current_id = message_id(shard, view.sequence)
     shown_id = (lineage.message_id if lineage is not None else "") or current_id
     return Peeked(
         shown_id,

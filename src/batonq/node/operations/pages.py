@@ -105,7 +105,7 @@ class Pages:
         limit = _whole_number(given, "limit", 10, 1, peeking.PAGE_MAX)
         queue = broker.queue(account, name)
         counters = await broker.counters(queue)
-        found = await broker.peek(queue, after, limit + 1)
+        found = (await broker.peek(queue, after, limit + 1)).messages
         situation = peeking.Situation(broker.now_ms(), queue.policy, counters, self._queue_name)
         return {
             "queue": queue.name,

@@ -10,7 +10,8 @@ from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receiv
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
 from batonq.node.jobs.redrive_scan import Sample, examine_all
-from batonq.node.messages.peek import Peeked, look
+from batonq.node.messages.message_history import MessageFound, find_with_history
+from batonq.node.messages.peek import Peeked, PeekFilter, PeekPage, look
 from batonq.node.messages.received import Deliveries, Delivery, Received
 from batonq.node.routing.ports import JobView
 from batonq.node.routing.submission import Done, Waiting, client_error, tell
@@ -130,13 +131,20 @@ class LocalShard:
     async def waiting(self, queue: int) -> int:
         return self._host().polls.waiting(queue)
 
-    async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+    async def peek(self, queue: int, after_sequence: int, limit: int, wanted: PeekFilter, examine_max: int) -> PeekPage:
         host = self._host()
         numbers_from = host.shard.numbers_from(queue)
-        found = await look(host, queue, after_sequence, limit)
-        if not numbers_from:
-            return found
-        return [one._replace(view=one.view._replace(sequence=numbers_from + one.view.sequence)) for one in found]
+        page = await look(host, queue, after_sequence, limit, wanted, examine_max)
+        return page._replace(
+            after=numbers_from + page.after, messages=[_numbered(one, numbers_from) for one in page.messages]
+        )
+
+    async def message(self, queue: int, sequence: int) -> MessageFound | None:
+        host = self._host()
+        found = await find_with_history(host, queue, sequence)
+        if found is None:
+            return None
+        return found._replace(peeked=_numbered(found.peeked, host.shard.numbers_from(queue)))
 
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)
@@ -207,6 +215,13 @@ class LocalShard:
 
 def _give_back(host: ShardHost, queue: int, leases: Leases) -> None:
     host.give_back(queue, leases.claims())
+
+
+def _numbered(peeked: Peeked, numbers_from: int) -> Peeked:
+    """The message with its number in the queue instead of its sequence on the shard."""
+    if not numbers_from:
+        return peeked
+    return peeked._replace(view=peeked.view._replace(sequence=numbers_from + peeked.view.sequence))
 
 
 def _seen(host: ShardHost, job: Job) -> JobView:

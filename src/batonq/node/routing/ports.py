@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 from batonq.core.commands import Arrival, Command, Counters, Job
 from batonq.core.spread import Hint
 from batonq.node.jobs.redrive_scan import Sample
-from batonq.node.messages.peek import Peeked
+from batonq.node.messages.message_history import MessageFound
+from batonq.node.messages.peek import PeekFilter, PeekPage
 from batonq.node.messages.received import Delivery
 from batonq.node.routing.submission import Done, Waiting
 
@@ -53,8 +54,11 @@ class ShardOperations(Protocol):
     async def waiting(self, queue: int) -> int:
         """How many long polls wait on a queue."""
 
-    async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+    async def peek(self, queue: int, after_sequence: int, limit: int, wanted: PeekFilter, examine_max: int) -> PeekPage:
         """Messages in order of arrival, in any state, without leasing them."""
+
+    async def message(self, queue: int, sequence: int) -> MessageFound | None:
+        """The message of a queue with this sequence and its history, as far as the log is retained."""
 
     async def reach(self, queue: int, version: int) -> None:
         """Return when the shard has applied, and committed, the catalog's changes up to this version.

@@ -21,7 +21,7 @@ from batonq.core.ids import AWAY, key_hash
 from batonq.core.spread import Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.catalog.queue_control import Queue
-from batonq.node.messages.peek import Peeked
+from batonq.node.messages.peek import Peeked, PeekFilter, PeekPage
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Delivery, Received
 from batonq.node.routing.ports import ShardPort
 from batonq.node.routing.shard_attempts import Offer, Offering
@@ -486,19 +486,28 @@ class Spreading:
     async def counters(self, queue: Queue) -> Counters:
         return summed(await self.of_all(queue, lambda port: port.counters(queue.number)))
 
-    async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
+    async def peek(self, queue: Queue, after: int, limit: int, wanted: PeekFilter, examine_max: int) -> PeekPage:
         """Messages of one shard after another. `after` is the number of a message."""
         found: list[Peeked] = []
+        examined = 0
+        reached = after
         at, after = queue.spread.place_of_number(after)
-        for shard in queue.shards[at:]:
-            found += await self._peek_one(queue, shard, after, limit - len(found))
-            if len(found) >= limit:
-                break
+        shards = queue.shards[at:]
+        for shard in shards:
+            page = await self._peek_one(queue, shard, after, limit - len(found), wanted, examine_max - examined)
+            found += page.messages
+            examined += page.examined
+            reached = page.after if page.examined else reached
+            is_over = not page.complete or len(found) >= limit or examined >= examine_max
+            if is_over:
+                return PeekPage(found, examined, reached, page.complete and shard == shards[-1])
             after = 0
-        return found
+        return PeekPage(found, examined, reached, True)
 
-    async def _peek_one(self, queue: Queue, shard: int, after: int, limit: int) -> list[Peeked]:
-        return await self.ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
+    async def _peek_one(
+        self, queue: Queue, shard: int, after: int, limit: int, wanted: PeekFilter, examine_max: int
+    ) -> PeekPage:
+        return await self.ask(queue, shard, lambda port: port.peek(queue.number, after, limit, wanted, examine_max))
 
 
 def summed(parts: Sequence[Counters]) -> Counters:
