@@ -28,10 +28,10 @@ from batonq.core.commands import (
 )
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
 from batonq.node.jobs.job_control import JobControl
 from batonq.node.messages.peek import Peeked
 from batonq.node.messages.receipts import Receipts
@@ -76,7 +76,7 @@ class Broker(JobControl):
         catalog: CatalogHost,
         shards: Sequence[ShardKeeper],
         receipts: Receipts,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         random_bytes: Callable[[int], bytes],
         route: Route | None = None,
     ) -> None:
