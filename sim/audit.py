@@ -16,7 +16,7 @@ from sim.log import Witness
 def audit(node: Node, witness: Witness, *, replay: bool) -> Iterator[str]:
     """Violations found on a serving node. Shards with requests in progress are skipped."""
     for alarm in node.alarms.active():
-        if alarm.severity == "critical" and alarm.key.startswith("channel-"):
+        if alarm.severity == "critical" and alarm.kind == "channel-stopped":
             yield alarm.text
     ledger = witness.fold()
     for keeper in node.shards:

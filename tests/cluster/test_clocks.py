@@ -42,7 +42,7 @@ def test_an_owners_clock_jumps(tmp_path: Path, jump_s: float) -> None:
 
         nodes.ahead_s[name] = jump_s
         assert abs(owner.time_s() - wall_s()) < 1, "signatures are judged by the others' time at once"
-        await nodes.until(lambda: any(alarm.key == "clock-off" for alarm in owner.alarms.active()))
+        await nodes.until(lambda: any(alarm.kind == "clock-off" for alarm in owner.alarms.active()))
         assert abs(off_s(owner)) < 1
         assert await look(owner, queue) == (0, 1, 1)
         others = [node for node in nodes.hub.nodes.values() if node is not owner]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.cluster.members import Members
-from batonq.node.events import AlarmBoard
 from tests.cluster.memory import Hub, MemoryLeases
 
 HOUR_MS = 3_600_000
@@ -16,7 +16,7 @@ class Clocks:
     def __init__(self) -> None:
         self.ahead_ms = dict.fromkeys("abc", 0)
         self.now_ms = 1_700_000_000_000
-        self.alarms = AlarmBoard(lambda: self.now_ms, 10)
+        self.alarms = AlarmBook(lambda: self.now_ms, 10)
         hub = Hub()
         self.members = {name: self._member(hub, name) for name in "abc"}
 

@@ -12,8 +12,8 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.log.interface import Log
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
 from batonq.node.messages.received import Deliveries
 from batonq.node.routing.local_shard import LocalShard
 from batonq.node.routing.submission import submitted
@@ -106,7 +106,7 @@ class Bench:
         self.commits = 0
         self.validates = True
         self.failures: list[BaseException] = []
-        self.alarms = AlarmBoard(clock.now_ms, 100)
+        self.alarms = AlarmBook(clock.now_ms, 100)
         self.shard = Shard(0, settings.shard_limits)
         replay_log(self.shard, log)
         take_ownership(self.shard, log, self.shard.epoch + 1, clock, 60_000, True)

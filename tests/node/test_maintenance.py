@@ -424,7 +424,7 @@ def test_a_full_disk_refuses_sends_takes_deletes_and_recovers(tmp_path: Path) ->
         with pytest.raises(DiskFull):
             await send(node, queue, "refused")
         await node.maintenance.step()
-        assert any(alarm.key == "disk-full-0" for alarm in node.alarms.active())
+        assert any(alarm.id == "disk-full.0" for alarm in node.alarms.active())
         frame = node.shards[0].host().log.next
         await node.maintenance.step()
         assert node.shards[0].host().log.next == frame  # the reserve is not spent on copying

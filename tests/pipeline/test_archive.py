@@ -18,7 +18,7 @@ from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap
 from batonq.log import layout
 from batonq.log.disk import RealDisk
 from batonq.log.frames import Frame
-from batonq.node.events import AlarmBoard
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.pipeline.reading import archiver
@@ -259,8 +259,8 @@ def segmented(frames: int) -> MemoryLog:
     return log
 
 
-def board() -> AlarmBoard:
-    return AlarmBoard(lambda: 0, 10)
+def board() -> AlarmBook:
+    return AlarmBook(lambda: 0, 10)
 
 
 def test_what_the_archive_does_not_have_stays_up_to_a_bound() -> None:

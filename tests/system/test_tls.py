@@ -23,7 +23,7 @@ from batonq.api.http import HttpServer, Request, Response
 from batonq.certificates import check_reached, client_context, pinned_context, server_context
 from batonq.cli.tls import Certificate, load
 from batonq.errors import InvalidInput
-from batonq.node.events import AlarmBoard
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from batonq.pipeline.reading.remote import RemoteHistory
@@ -205,7 +205,7 @@ class Looked:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.now_s = time.time()
-        self.alarms = AlarmBoard(lambda: int(self.now_s * 1000), 10)
+        self.alarms = AlarmBook(lambda: int(self.now_s * 1000), 10)
 
     def time_s(self) -> float:
         return self.now_s

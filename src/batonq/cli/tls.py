@@ -20,13 +20,14 @@ from batonq.certificates import Served, check_reached, client_context, server_co
 from batonq.cli.server import certificate_path
 from batonq.errors import BatonError
 from batonq.node import events
+from batonq.node.alarms.kinds import CRITICAL, WARNING
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 
 LOOK_EVERY_S = 30.0
 EXPIRES_SOON_S = 14 * 86_400.0  # or a quarter of its validity, if that is shorter
-ALARM = "certificate"
+EXPIRES_NOW_S = 3 * 86_400.0  # or a sixteenth
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
 
 
@@ -95,10 +96,10 @@ class Certificate:
         except BatonError as problem:
             text = f"The certificate was not reloaded: {problem.message}"
             events.warning("certificate_refused", text)
-            self._node.alarms.put(f"{ALARM}-refused", text, severity="error")
+            self._node.alarms.put("certificate-refused", text)
             return
         await self._server.renew(self._served.context)
-        self._node.alarms.clear(f"{ALARM}-refused")
+        self._node.alarms.clear("certificate-refused")
         self._copy()
         self._watch()
         events.info("certificate_reloaded", f"New connections use the certificate in {settings.tls_cert}")
@@ -122,8 +123,9 @@ class Certificate:
         if self._stamp() != self._stamps:
             self.reload_soon()
         left_s = self._served.expires_s - self._node.time_s()
-        if left_s > min(EXPIRES_SOON_S, (self._served.expires_s - self._served.begins_s) / 4):
-            self._node.alarms.clear(ALARM)
+        valid_s = self._served.expires_s - self._served.begins_s
+        if left_s > min(EXPIRES_SOON_S, valid_s / 4):
+            self._node.alarms.clear("certificate-expiry")
             return
         path = self._node.settings.tls_cert
         text = (
@@ -131,7 +133,8 @@ class Certificate:
             if left_s > 0
             else f"The certificate in {path} has expired, and clients refuse it. Replace it."
         )
-        self._node.alarms.put(ALARM, text, severity="warning" if left_s > 0 else "critical")
+        soon = left_s > min(EXPIRES_NOW_S, valid_s / 16)
+        self._node.alarms.put("certificate-expiry", text, severity=WARNING if soon else CRITICAL)
 
     def close(self) -> None:
         if self._look is not None:

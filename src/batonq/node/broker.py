@@ -30,10 +30,10 @@ from batonq.core.commands import (
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
 from batonq.node.catalog.access_keys import create_key
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
 from batonq.node.jobs.job_control import JobControl
 from batonq.node.messages.message_control import MessageControl
 from batonq.node.messages.peek import ANY_MESSAGE, EXAMINED_MAX, Peeked, PeekFilter, PeekPage, Situation
@@ -79,7 +79,7 @@ class Broker(JobControl):
         catalog: CatalogHost,
         shards: Sequence[ShardKeeper],
         receipts: Receipts,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         random_bytes: Callable[[int], bytes],
         route: Route | None = None,
     ) -> None:

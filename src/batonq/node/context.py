@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
 
 
@@ -16,4 +16,4 @@ class NodeContext:
     clock: Clock
     settings: Settings
     cluster: int  # the cluster id in every frame
-    alarms: AlarmBoard
+    alarms: AlarmBook

@@ -1,7 +1,6 @@
-"""A node's structured events (one name, some fields), and the alarms that an operator should see.
+"""A node's structured events: one name, a text, some fields.
 
-An event goes to the standard logger `batonq`. A formatter turns it into a JSON object or a readable line. Alarms are
-events too, and the board remembers which conditions are active.
+An event goes to the standard logger `batonq`. A formatter turns it into a JSON object or a readable line.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 logger = logging.getLogger("batonq")
-ALARM_KEPT_MS = 3_600_000
 TRACEBACKS_PER_MINUTE = 20
 
 
@@ -106,54 +103,3 @@ class TracebackLimit(logging.Filter):
             record.fields = {**getattr(record, "fields", {}), "left_out": self._left_out}
             self._left_out = 0
         return True
-
-
-@dataclass(slots=True)
-class ActiveAlarm:
-    """A condition that was seen: when last, and how often."""
-
-    key: str
-    text: str
-    severity: str
-    last_ms: int
-    count: int = 1
-
-
-class AlarmBoard:
-    """The active conditions. A condition that is neither renewed nor cleared is forgotten after an hour."""
-
-    def __init__(self, now_ms: Callable[[], int], limit: int) -> None:
-        self._now_ms = now_ms
-        self._limit = limit
-        self._alarms: dict[str, ActiveAlarm] = {}
-        self.raised = 0  # in total, for the metrics
-
-    def put(self, key: str, text: str, *, severity: str = "warning", queue: str = "") -> None:
-        now_ms = self._now_ms()
-        self.raised += 1
-        known = self._alarms.get(key)
-        if known is not None:
-            known.last_ms = now_ms
-            known.count += 1
-            if (known.text, known.severity) == (text, severity):
-                return
-            known.text, known.severity = text, severity
-            warning("alarm", text, key=key, severity=severity, queue=queue)
-            return
-        if len(self._alarms) >= self._limit:
-            oldest = min(self._alarms.values(), key=lambda alarm: alarm.last_ms)
-            del self._alarms[oldest.key]
-        self._alarms[key] = ActiveAlarm(key, text, severity, now_ms)
-        warning("alarm", text, key=key, severity=severity, queue=queue)
-
-    def clear(self, key: str) -> None:
-        gone = self._alarms.pop(key, None)
-        if gone is not None:
-            info("alarm_cleared", f"No longer: {gone.text}", key=key)
-
-    def active(self) -> list[ActiveAlarm]:
-        """The active alarms, newest first."""
-        horizon_ms = self._now_ms() - ALARM_KEPT_MS
-        for key in [key for key, alarm in self._alarms.items() if alarm.last_ms < horizon_ms]:
-            del self._alarms[key]
-        return sorted(self._alarms.values(), key=lambda alarm: alarm.last_ms, reverse=True)

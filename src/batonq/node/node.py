@@ -27,11 +27,11 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import LockFileOwnership, MirrorDirectory
 from batonq.log.stores import open_store
 from batonq.node import events
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
 from batonq.node.context import NodeContext
-from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
 from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.monitoring.metrics import Front
@@ -85,7 +85,7 @@ class Node:
         self.settings = settings
         self.world = world or World()
         self.clock = Clock(self.world.monotonic, self.world.wall)
-        self.alarms = AlarmBoard(self.clock.now_ms, settings.alarms_max)
+        self.alarms = AlarmBook(self.clock.now_ms, settings.alarms_max, settings.member_name)
         self.ownership: DirectoryOwnership = self.world.ownership(settings.data)
         self.receipts = Receipts()
         self._archiving = Archiving(settings, self.alarms, self.clock.now_ms) if settings.archive else None

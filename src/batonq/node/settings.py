@@ -195,6 +195,11 @@ class Settings:
         return self.host in LOOPBACK_HOSTS or self.host.startswith("127.")
 
     @property
+    def member_name(self) -> str:
+        """The name of this node or process where a server has several, otherwise empty."""
+        return self.node if self.advertise or self.processes > 1 else ""
+
+    @property
     def purge_wait_ms(self) -> int:
         return _wait_ms(self.purge_wait_s, self.dev)
 

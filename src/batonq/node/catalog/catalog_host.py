@@ -158,7 +158,7 @@ class CatalogHost:
             raise
         self._catalog, self._log, self._commit = catalog, log, commit
         self.committed_version = catalog.version
-        self._alarms.clear("catalog")
+        self._alarms.clear("catalog-stopped")
         events.info(
             "catalog_opened",
             f"The catalog is served, with {len(catalog.queues)} queues",
@@ -227,7 +227,7 @@ class CatalogHost:
             return  # while opening, `open` raises the error
         self._catalog = self._log = self._commit = None
         self.why = f"{STOPPED} ({problem})"
-        self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being reopened.", severity="error")
+        self._alarms.put("catalog-stopped", f"The catalog stopped: {problem}. It is being reopened.")
         self._lost(problem, log)
 
     def _lost(self, problem: BaseException, log: Log) -> None:
@@ -245,8 +245,8 @@ class CatalogHost:
                 await self.open()
             except LogCorrupt as problem:
                 self.why = f"The catalog is stopped: {problem.message}"
-                self._alarms.put("catalog", self.why, severity="critical")
+                self._alarms.put("catalog-stopped", self.why)
                 return
             except Exception as problem:  # whatever the error is, retrying is all that is left to do
                 self.why = f"The catalog could not be opened: {problem}"
-                self._alarms.put("catalog", self.why, severity="error")
+                self._alarms.put("catalog-stopped", self.why)

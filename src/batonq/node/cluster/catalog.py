@@ -290,7 +290,9 @@ class ClusterCatalog(SharedCatalog):
         return await super()._run_here(name, command, *arguments, **named)
 
     def _lost(self, problem: BaseException, log: Log) -> None:
-        self._alarms.clear("catalog")  # this node follows the catalog; whether any node hosts it is another question
+        self._alarms.clear(
+            "catalog-stopped"
+        )  # this node follows the catalog; whether any node hosts it is another question
         self.follower.lost(problem)
 
     async def close(self) -> None:

@@ -231,13 +231,13 @@ class Follower:
             pause_s = min(max(pause_s, self._settings.reopen_first_s) * 2, self._settings.reopen_max_s)
             try:
                 await self.open()
-                self._alarms.clear(f"following-{self.number}")
+                self._alarms.clear("following-stopped", self.number)
             except LogCorrupt as damage:
                 self._set(KeeperState.BROKEN, f"{self.name} is stopped: {damage.message}")
-                self._alarms.put(f"following-{self.number}", self.why, severity="critical")
+                self._alarms.put("following-stopped", self.why, of=self.number)
             except Exception as again:  # whatever the error is, retrying is all that is left to do
                 self._set(KeeperState.OPENING, f"{self.name} could not be read: {again}")
-                self._alarms.put(f"following-{self.number}", self.why, severity="error")
+                self._alarms.put("following-stopped", self.why, of=self.number)
 
     async def close(self) -> None:
         """Stop following. The host, if any, was ended before; the log is closed with all others."""

@@ -15,8 +15,8 @@ from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
 from batonq.errors import BatonError
 from batonq.log.interface import Member, OwnershipLeases
 from batonq.node import events
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.cluster import balance
-from batonq.node.events import AlarmBoard
 
 HEARD_MAX = 8  # times of one node that are remembered
 
@@ -44,7 +44,7 @@ class Members:
         node: str,
         *,
         leases: OwnershipLeases,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         wall_ms: Callable[[], int],
         steady_ms: Callable[[], int],
         term_s: float,
@@ -132,7 +132,7 @@ class Members:
             text = (
                 f"This node's clock differs from the other nodes' by {off_ms} ms, so it takes no shards. Set the clock."
             )
-            self._alarms.put("clock-off", text, severity="error")
+            self._alarms.put("clock-off", text)
             return True
         self._alarms.clear("clock-off")
         return False

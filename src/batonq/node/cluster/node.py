@@ -198,9 +198,10 @@ class ClusterNode(RoutedNode):
             if log is not None and number not in self.ownership_loop.serving() and not self.snapshots.reads(number):
                 log.tick()
             if follower.trouble:
-                self.alarms.put(f"log-{number}", f"{follower.name} makes no progress: {follower.trouble}")
+                text = f"{follower.name} makes no progress: {follower.trouble}"
+                self.alarms.put("log-stalled", text, of=number)
             else:
-                self.alarms.clear(f"log-{number}")
+                self.alarms.clear("log-stalled", number)
 
     async def _ask_to_take(self, member: Member, shard: int, released_ms: int) -> None:
         body = msgspec.msgpack.encode((shard, released_ms))

@@ -17,13 +17,13 @@ from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipH
 from batonq.log.cancellation import end
 from batonq.log.interface import Lease, Member, OwnershipLeases
 from batonq.node import events
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.clock import Clock
 from batonq.node.cluster import balance
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
 from batonq.node.cluster.members import Known, Members
 from batonq.node.cluster.pause_detector import Awake
-from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
 from batonq.node.shard_host.keeper import KeeperState
 
@@ -64,7 +64,7 @@ class OwnershipLoop:
         awake: Awake,
         owned: Mapping[int, Owned],
         settings: Settings,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         random: Random,
         clock: Clock,
         wall_ms: Callable[[], int],

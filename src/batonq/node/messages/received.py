@@ -14,7 +14,7 @@ from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload, Payloads, co
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogError, MessageGone
 from batonq.log.interface import Log
-from batonq.node.events import AlarmBoard
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.messages.log_reader import read_message, read_run
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.waiters import NO_LEASES
@@ -128,7 +128,7 @@ def _first_id(lineage: bytes) -> str:
 class Deliveries:
     """Reads leased messages, for all shards that a node serves."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, alarms: AlarmBoard) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, alarms: AlarmBook) -> None:
         self._loop = loop
         self._alarms = alarms
 
@@ -171,7 +171,7 @@ class Deliveries:
         """Report a body that cannot be read. Its message stays where it is, and the others are delivered."""
         name = shard.queue_name(queue)
         text = f"Message {message_id(shard.number, lease.sequence)} of {name} cannot be read: {problem.message}"
-        self._alarms.put(f"unreadable:{queue}", text, severity="critical", queue=name)
+        self._alarms.put("message-unreadable", text, queue=name)
 
 
 def _read_shared(log: Log, leases: Leases, whole: bool) -> Payloads | None:

@@ -18,7 +18,7 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Counters
 from batonq.errors import BatonError
 from batonq.node.catalog.catalog_host import CatalogHost
-from batonq.node.events import ActiveAlarm, AlarmBoard
+from batonq.node.alarms.book import Alarm, AlarmBook
 from batonq.node.monitoring.everywhere import Part
 from batonq.node.monitoring.process import ProcessReading, read_process
 from batonq.node.monitoring.rates import NO_RATES, Rates, RateSampler
@@ -99,7 +99,7 @@ class Overview:
     at_ms: int
     queues: list[QueueReading] = field(default_factory=list)
     shards: list[ShardReading] = field(default_factory=list)
-    alarms: list[ActiveAlarm] = field(default_factory=list)
+    alarms: list[Alarm] = field(default_factory=list)
     alarms_raised: int = 0
     missing: int = 0  # queues of which at least one shard was not read
     history: HistoryReading = field(default_factory=HistoryReading)
@@ -138,7 +138,7 @@ class OverviewReader:
         started_ms: int,
         catalog: CatalogHost,
         shards: Sequence[ShardKeeper],
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         history: Callable[[], History],
         archiving: Archiving | None,
         rates: RateSampler,

@@ -16,7 +16,8 @@ from typing import Protocol
 from batonq.core.commands import Arrival
 from batonq.errors import BatonError, LogCorrupt
 from batonq.log.cancellation import end
-from batonq.node.events import AlarmBoard
+from batonq.node.alarms.book import AlarmBook
+from batonq.node.alarms.kinds import CRITICAL
 from batonq.node.messages.log_reader import make_arrival
 from batonq.node.routing.ports import ShardPort
 from batonq.node.shard_host.host import ShardHost, committed
@@ -54,7 +55,7 @@ class Channels:
         *,
         loop: asyncio.AbstractEventLoop,
         transport: Transport,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         window_entries: int,
         window_bytes: int,
     ) -> None:
@@ -89,22 +90,22 @@ class Channels:
     async def _pump(self, source: int, destination: int, host: ShardHost) -> None:
         """Run while the source owes the destination anything. When the host ends, a new pump takes over."""
         pause_s = RETRY_FIRST_S
-        key = f"channel-{source}-{destination}"
+        pair = f"{source}-{destination}"
         while host.serving:
             try:
                 if not await self._send_window(destination, host):
-                    self._alarms.clear(key)
+                    self._alarms.clear("channel-stopped", pair)
                     return
                 pause_s = RETRY_FIRST_S
             except Exception as problem:
                 if not isinstance(problem, BatonError) or isinstance(problem, LogCorrupt):
                     # An immediate retry would only keep the loop busy: an operator has to look.
                     text = f"The channel from shard {source} to shard {destination} is stopped: {problem}"
-                    self._alarms.put(key, text, severity="critical")
+                    self._alarms.put("channel-stopped", text, of=pair, severity=CRITICAL)
                     pause_s = RETRY_MAX_S
                 elif pause_s >= RETRY_MAX_S:
                     text = f"Shard {destination} does not accept messages from shard {source}: {problem.message}"
-                    self._alarms.put(key, text)
+                    self._alarms.put("channel-stopped", text, of=pair)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from batonq.errors import InvalidInput
 from batonq.log.interface import Log, Room
 from batonq.node import events
-from batonq.node.events import AlarmBoard
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.settings import Settings
 
 TIMEOUT_S = 3_600
@@ -30,7 +30,7 @@ class Archiving:
     """One per node. `step` starts a copy when there is something to copy; `until` limits how far a log is truncated."""
 
     def __init__(
-        self, settings: Settings, alarms: AlarmBoard, now_ms: Callable[[], int], copy: Copy | None = None
+        self, settings: Settings, alarms: AlarmBook, now_ms: Callable[[], int], copy: Copy | None = None
     ) -> None:
         self.done: dict[int, int] = {}  # per shard: the first frame that is not archived, as far as is known
         self.segments: dict[int, int] = {}  # per shard: segments copied, or found archived, since the start
@@ -60,16 +60,15 @@ class Archiving:
 
     async def _run(self, shard: int, log: Log) -> None:
         done, problem = await self._copy(shard)
-        key = f"archive-{shard}"
         if problem:
             self.failures[shard] = self.failures.get(shard, 0) + 1
             self._not_before_ms[shard] = self._now_ms() + RETRY_AFTER_MS
             text = f"Shard {shard} cannot be archived to {self._settings.archive}: {problem}"
             self._looked.pop(shard, None)
-            self._alarms.put(key, text)
+            self._alarms.put("archive-failing", text, of=shard)
             events.warning("archive_failed", text, shard=shard)
             return
-        self._alarms.clear(key)
+        self._alarms.clear("archive-failing", shard)
         before = self.done.get(shard, 0)
         if done > before:
             copied = sum(segment.sealed and before < segment.stop <= done for segment in log.segments())
@@ -85,7 +84,6 @@ class Archiving:
     def until(self, log: Log, until: int) -> int:
         """The frame up to which (exclusive) the log may be deleted, when the caller wants `until`."""
         done = self.done.get(log.shard, 0)
-        key = f"archive-behind-{log.shard}"
         if until <= done:
             return until
         waiting_bytes = self.behind_bytes(log)
@@ -96,7 +94,7 @@ class Archiving:
             f"Shard {log.shard} deleted frames {first} to {until - 1} without having archived them: the archive "
             f"is {waiting_bytes} bytes behind (--archive-backlog-bytes), or the disk is full."
         )
-        self._alarms.put(key, text, severity="critical")
+        self._alarms.put("archive-behind", text, of=log.shard)
         return until
 
     async def close(self) -> None:

@@ -28,8 +28,9 @@ from batonq.core.spread import Hint
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events
+from batonq.node.alarms.book import AlarmBook, queue_id
+from batonq.node.alarms.kinds import KINDS, label_of, severity_of
 from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
 from batonq.node.jobs.job_runner import JobRunner
 from batonq.node.settings import KIB, MIB, Settings
 from batonq.node.shard_host.command_groups import CommandGroups
@@ -57,7 +58,7 @@ class ShardHost:
         clock: Clock,
         settings: Settings,
         cluster: int,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         on_commit: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         statistics: CommitStatistics | None = None,
@@ -72,6 +73,7 @@ class ShardHost:
         self._loop = loop
         self._clock = clock
         self._alarms = alarms
+        self._account = settings.account
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._words_max = settings.frame_rows_max * ROW_WORDS
@@ -298,9 +300,16 @@ class ShardHost:
         for alarm in raised:
             state = self.shard.queues.get(alarm.queue)
             policy = state.policy if state is not None else None
-            name = policy.name if policy is not None else ""
-            severity = policy.alarm_severity if policy is not None else ""
-            self._alarms.put(alarm.key, alarm.text, severity=severity or "warning", queue=name)
+            kind, word = KINDS[alarm.key.partition(":")[0]], policy.alarm_severity if policy is not None else ""
+            self._alarms.put(
+                kind.name,
+                alarm.text,
+                of=alarm.queue if policy is None else queue_id(policy.name, policy.tenant, self._account),
+                severity=severity_of(kind, 1, word),
+                queue=policy.name if policy is not None else "",
+                account=policy.tenant if policy is not None else "",
+                label=label_of(word),
+            )
 
     def _arm(self) -> None:
         """Set one timer, for the first thing that is due."""

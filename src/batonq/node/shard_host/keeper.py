@@ -134,7 +134,7 @@ class ShardKeeper:
         self._host = host
         self.state = KeeperState.SERVING
         self.why = ""
-        self._alarms.clear(f"shard-{self.number}")
+        self._alarms.clear("shard-stopped", self.number)
         events.info(
             "shard_opened",
             f"Shard {self.number} is served",
@@ -170,11 +170,8 @@ class ShardKeeper:
         self.failures += 1
         self.state = KeeperState.STOPPED
         self.why = host.why
-        self._alarms.put(
-            f"shard-{self.number}",
-            f"Shard {self.number} stopped: {problem}. It is being reopened.",
-            severity="error",
-        )
+        text = f"Shard {self.number} stopped: {problem}. It is being reopened."
+        self._alarms.put("shard-stopped", text, of=self.number)
         self._loop.call_soon(host.log.close)
         self._reopening = self._loop.create_task(self._reopen())
 
@@ -188,7 +185,7 @@ class ShardKeeper:
             except LogCorrupt as problem:
                 self.state = KeeperState.BROKEN
                 self.why = f"Shard {self.number} is stopped: {problem.message}"
-                self._alarms.put(f"shard-{self.number}", self.why, severity="critical")
+                self._alarms.put("shard-stopped", self.why, of=self.number)
             except Exception as problem:  # whatever the error is, retrying is all that is left to do
                 self.why = f"Shard {self.number} could not be opened: {problem}"
-                self._alarms.put(f"shard-{self.number}", self.why, severity="error")
+                self._alarms.put("shard-stopped", self.why, of=self.number)

@@ -9,9 +9,9 @@ from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError
 from batonq.log.interface import Room
 from batonq.node import events
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.clock import Clock
-from batonq.node.events import AlarmBoard
 from batonq.node.messages.receipts import Receipts
 from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
@@ -34,7 +34,7 @@ class Maintenance:
         shards: Sequence[ShardKeeper],
         catalog: CatalogHost,
         receipts: Receipts,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         random_bytes: Callable[[int], bytes],
         snapshots: SnapshotSchedule,
         archiving: Archiving | None = None,
@@ -99,12 +99,11 @@ class Maintenance:
         self._snapshots.consider(number, host.shard, host.log)
 
     def _watch_room(self, number: int, host: ShardHost) -> None:
-        key = f"disk-full-{number}"
         if host.log.room() is Room.PLENTY:
-            self._alarms.clear(key)
+            self._alarms.clear("disk-full", number)
         else:
             text = f"The disk of shard {number} is full: sends are refused. Free disk space, or delete messages."
-            self._alarms.put(key, text, severity="critical")
+            self._alarms.put("disk-full", text, of=number)
 
     async def _settle_growth(self, number: int, host: ShardHost) -> None:
         """Record, for FIFO queues that have grown, that this shard need no longer be asked about its former groups.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from batonq.errors import BatonError, Fenced
 from batonq.log.interface import OwnershipLeases
 from batonq.node import events
-from batonq.node.events import AlarmBoard
+from batonq.node.alarms.book import AlarmBook
 from batonq.node.shard_host.log_stores import StoreLogs
 
 TERMS = 4  # renewals per lease term
@@ -24,7 +24,7 @@ class LeaseKeeper:
         leases: OwnershipLeases,
         *,
         term_s: float,
-        alarms: AlarmBoard,
+        alarms: AlarmBook,
         on_lost: Callable[[int, BatonError], None],
     ) -> None:
         self._logs = logs
@@ -53,6 +53,7 @@ class LeaseKeeper:
         """Report what delays commits."""
         for shard, log in self._logs.opened.items():
             if log.trouble:
-                self._alarms.put(f"log-{shard}", f"The log of shard {shard} makes no progress: {log.trouble}")
+                text = f"The log of shard {shard} makes no progress: {log.trouble}"
+                self._alarms.put("log-stalled", text, of=shard)
             else:
-                self._alarms.clear(f"log-{shard}")
+                self._alarms.clear("log-stalled", shard)
