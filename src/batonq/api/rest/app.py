@@ -15,7 +15,7 @@ from batonq.api.rest.codec import JSON, Codec, Negotiator
 from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.rates import RateBook
 from batonq.api.rest.service import Call, Finish, Outcome, fault
-from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
+from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
 from batonq.api.started_operation import StartedOperation, answer_to
 from batonq.errors import (
@@ -120,10 +120,13 @@ class RestApp:
         given = self._negotiator.given(request)
         return given, self._negotiator.wanted(request, given)
 
-    def _call(self, request: Request, given: Codec, wanted: Codec, name: str, token: str) -> Call:
+    def _call(
+        self, request: Request, given: Codec, wanted: Codec, name: str, token: str, caller: Caller | None = None
+    ) -> Call:
         if len(request.body) > REQUEST_BYTES_MAX:
             raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request.")
-        caller = self.access.identify(request)
+        if caller is None:
+            caller = self.access.identify(request)
         return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._tasks.spawn)
 
     def _written(self, outcome: Outcome, wanted: Codec) -> bytes:
@@ -138,7 +141,10 @@ class RestApp:
         body = b"" if outcome.value is None else wanted.encode(outcome.value)
         return Response(outcome.status, body, wanted.content_type, outcome.headers)
 
-    async def handle(self, request: Request) -> Response:
+    async def handle(self, request: Request, caller: Caller | None = None) -> Response:
+        """Answer a request. With a `caller` who is already known, such as the user of the dashboard, the request needs
+        no credentials.
+        """
         wanted = JSON
         try:
             if request.path in _PAGES or request.path.startswith(problems.TYPE_PREFIX):
@@ -146,7 +152,7 @@ class RestApp:
             given, wanted = self._forms(request)
             operation, name, token = self._find(request)
             self.calls[operation.name] += 1
-            call = self._call(request, given, wanted, name, token)
+            call = self._call(request, given, wanted, name, token, caller)
             return await self._answer(call, operation)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))

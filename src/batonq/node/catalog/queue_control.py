@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from batonq.attribute_formats.arns import QueueName
@@ -75,6 +76,15 @@ class Control:
         self._catalog.check_heard()
         key = self._catalog.current().find_key(access_key)
         return None if key is None else (key.secret, key.account)
+
+    def session_keys(self) -> dict[int, bytes]:
+        """Keys for sealing what clients keep for the server, by id; the highest id is the newest. All nodes and
+        processes derive them from the receipt keys in the catalog.
+        """
+        return {
+            id: blake2b(key=key.key, person=b"baton sessions", digest_size=32).digest()
+            for id, key in self._catalog.current().receipt_keys.items()
+        }
 
     # --- queues ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a node serves beside its APIs: health, metrics, the status page, and its own endpoints under `/_baton/`.
+"""What a node serves beside its APIs: health, metrics, and its own endpoints under `/_baton/`.
 
 In the secured profile everything but the health checks requires the admin token. The token is in the data directory,
 readable only by its owner. In a browser it works as a password, with any user name.
@@ -20,7 +20,6 @@ from batonq.node.clock import iso_time
 from batonq.node.messages import peek as peeking
 from batonq.node.monitoring import metrics
 from batonq.node.node import Node
-from batonq.node.operations import status_page as statuspage
 
 TOKEN_FILE = "admin-token"
 TOKEN_BYTES = 24
@@ -30,7 +29,6 @@ SECRET_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 KEY_PREFIX = "BATON"
 KEY_LENGTH = 20
 SECRET_LENGTH = 40
-HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -70,7 +68,6 @@ class Pages:
             ("/livez", reads, self.livez),
             ("/readyz", reads, self.readyz),
             ("/metrics", reads, self._guarded(self.metrics)),
-            ("/", reads, self._guarded(self.status)),
             ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
             ("/_baton/peek", ("POST",), self._endpoint(self._peek, open_in_dev=True)),
             ("/_baton/keys/create", ("POST",), self._endpoint(self._create_key)),
@@ -78,7 +75,7 @@ class Pages:
             ("/_baton/keys/disable", ("POST",), self._endpoint(self._disable_key)),
         ]
 
-    # --- health, metrics, status ----------------------------------------------------------------
+    # --- health, metrics ------------------------------------------------------------------------
 
     async def livez(self, asked: Asked) -> Page:
         """Whether the process answers."""
@@ -92,11 +89,6 @@ class Pages:
     async def metrics(self, asked: Asked) -> Page:
         text = metrics.render(await self._node.overview()) + metrics.render_front(await self._node.front_metrics())
         return Page(200, metrics.CONTENT_TYPE, text)
-
-    async def status(self, asked: Asked) -> Page:
-        overview = await self._node.overview()
-        html = statuspage.render(overview, asked.address, dev=self._node.settings.dev)
-        return Page(200, HTML, html.encode(), statuspage.HEADERS)
 
     # --- our own endpoints ----------------------------------------------------------------------
 
@@ -191,7 +183,10 @@ class Pages:
                 return False
         elif kind.lower() != "bearer":
             return False
-        return compare_digest(given.strip().encode(), self._token.encode())
+        return self.is_admin_token(given.strip())
+
+    def is_admin_token(self, text: str) -> bool:
+        return compare_digest(text.encode("utf-8", "replace"), self._token.encode())
 
 
 def load_or_make_token(data_directory: str, random_bytes: Callable[[int], bytes]) -> str:
