@@ -29,8 +29,8 @@ from batonq.core.commands import (
 )
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
-from batonq.node.catalog.access_keys import create_key
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.catalog.access_keys import create_key
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock

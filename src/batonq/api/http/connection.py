@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, cast
 
 from batonq.api.http.memory_limits import AddressUsage, address_of
@@ -41,6 +42,7 @@ class Connection(asyncio.Protocol):
         "_reading_paused",
         "_server",
         "_since",
+        "_streaming",
         "_transport",
         "_unread",
         "_usage",
@@ -76,6 +78,7 @@ class Connection(asyncio.Protocol):
         self._finishing = False  # no requests are read after the present ones
         self._cut_short = False  # the last request was not read completely
         self._lingering = False  # the last response is sent; waiting for the client to close
+        self._streaming = False  # the task sends a response piece by piece
 
     # --- from the transport
 
@@ -156,8 +159,10 @@ class Connection(asyncio.Protocol):
     # --- from the server
 
     def finish(self) -> None:
-        """Close after the requests in progress; at once when there are none."""
+        """Close after the requests in progress; at once when there are none, or when the response is a stream."""
         self._finishing = True
+        if self._streaming and self.task is not None:
+            self.task.cancel()
         self._wake()
 
     def abort(self) -> None:
@@ -343,12 +348,16 @@ class Connection(asyncio.Protocol):
             self._release(request.bytes_held)
             self._since = server.tick
         if self._transport.is_closing():
+            if response.stream is not None:
+                await response.stream.aclose()
             return  # the client has disconnected meanwhile, and uvloop raises on a write
         close = response.close or not request.keep_alive or (self._finishing and not self._queue and not self._unread)
         if request.method == "HEAD":
             self._transport.write(server.heads.head(response, close=close))
         else:
             self._transport.write(self._written(response, close=close))
+        if response.stream is not None:
+            await self._send_stream(request, response.stream)
         if close:
             self._finishing = True
             self._reader.close()
@@ -356,6 +365,29 @@ class Connection(asyncio.Protocol):
             self._unread = b""
             if self._cut_short:
                 self._linger()
+
+    async def _send_stream(self, request: Request, pieces: AsyncGenerator[bytes, None]) -> None:
+        """Send pieces until they end. A disconnect, or the server's stop, cancels the task."""
+        request.cancellable = True
+        self._working = request
+        self._streaming = True
+        try:
+            if request.method == "HEAD" or self._finishing:
+                return
+            async for piece in pieces:
+                if self._transport.is_closing():
+                    return
+                self._transport.write(piece)
+                if self._writable is not None:
+                    await self._writable
+        except Exception:
+            self._server.counters.failures += 1
+            logger.exception("a stream failed: %s %s", request.method, request.path)
+        finally:
+            self._streaming = False
+            self._working = None
+            self._since = self._server.tick
+            await pieces.aclose()
 
     # --- small things
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
@@ -63,9 +63,14 @@ class Request:
 
 
 class Response:
-    """A response. The server writes its head, with Date, Server and Content-Length."""
+    """A response. The server writes its head, with Date, Server and Content-Length.
 
-    __slots__ = ("body", "close", "content_type", "headers", "status")
+    A response with a `stream` has no body and no length. The server sends the stream's pieces as they come, waits for a
+    slow client, and closes the connection at the end. It cancels the stream when the client disconnects or the server
+    stops. Only a handler that runs in a task may return such a response.
+    """
+
+    __slots__ = ("body", "close", "content_type", "headers", "status", "stream")
 
     def __init__(
         self,
@@ -75,12 +80,14 @@ class Response:
         headers: Sequence[tuple[str, str]] = (),
         *,
         close: bool = False,
+        stream: AsyncGenerator[bytes, None] | None = None,
     ) -> None:
         self.status = status
         self.body = body
         self.content_type = content_type
         self.headers = headers
-        self.close = close
+        self.close = close or stream is not None
+        self.stream = stream
 
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -122,6 +129,8 @@ class Heads:
         closing = "Connection: close\r\n" if close else ""
         if response.status == 204:  # has neither a body nor Content-Length
             return f"{start.rpartition('Content-Type')[0]}{lines}{closing}\r\n".encode("latin-1", "replace")
+        if response.stream is not None:  # ends when the connection does
+            return f"{start}{lines}{closing}\r\n".encode("latin-1", "replace")
         return f"{start}{lines}{closing}Content-Length: {len(response.body)}\r\n\r\n".encode("latin-1", "replace")
 
     def _start(self, key: tuple[int, str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, TypeVar
 
 from batonq.attribute_formats.arns import QueueName
@@ -83,6 +84,15 @@ class Control:
     async def disable_key(self, key_id: str, disabled: bool) -> AccessKey:
         """Disable an access key, or enable it again. Raises NotFound."""
         return await self._catalog.change(Catalog.disable_key, key_id, disabled=disabled)
+
+    def session_keys(self) -> dict[int, bytes]:
+        """Keys for sealing what clients keep for the server, by id; the highest id is the newest. All nodes and
+        processes derive them from the receipt keys in the catalog.
+        """
+        return {
+            id: blake2b(key=key.key, person=b"baton sessions", digest_size=32).digest()
+            for id, key in self._catalog.current().receipt_keys.items()
+        }
 
     # --- queues ---------------------------------------------------------------------------------
 

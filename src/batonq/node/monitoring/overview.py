@@ -17,8 +17,8 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Counters
 from batonq.errors import BatonError
-from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.alarms.book import Alarm, AlarmBook
+from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.monitoring.everywhere import Part
 from batonq.node.monitoring.process import ProcessReading, read_process
 from batonq.node.monitoring.rates import NO_RATES, Rates, RateSampler

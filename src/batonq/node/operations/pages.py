@@ -1,4 +1,4 @@
-"""What a node serves beside its APIs: health, metrics, the status page, and its own endpoints under `/_baton/`.
+"""What a node serves beside its APIs: health, metrics, and its own endpoints under `/_baton/`.
 
 In the secured profile everything but the health checks requires the admin token. The token is in the data directory,
 readable only by its owner. In a browser it works as a password, with any user name.
@@ -16,11 +16,9 @@ from batonq.node.clock import iso_time
 from batonq.node.messages import peek as peeking
 from batonq.node.monitoring import metrics
 from batonq.node.node import Node
-from batonq.node.operations import status_page as statuspage
 from batonq.node.operations.admin_token import TOKEN_FILE, same_token
 
 BODY_BYTES_MAX = 64 * 1024
-HTML = "text/html; charset=utf-8"
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -60,12 +58,11 @@ class Pages:
             ("/livez", reads, self.livez),
             ("/readyz", reads, self.readyz),
             ("/metrics", reads, self._guarded(self.metrics)),
-            ("/", reads, self._guarded(self.status)),
             ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
             ("/_baton/peek", ("POST",), self._endpoint(self._peek, open_in_dev=True)),
         ]
 
-    # --- health, metrics, status ----------------------------------------------------------------
+    # --- health, metrics ------------------------------------------------------------------------
 
     async def livez(self, asked: Asked) -> Page:
         """Whether the process answers."""
@@ -79,11 +76,6 @@ class Pages:
     async def metrics(self, asked: Asked) -> Page:
         text = metrics.render(await self._node.overview()) + metrics.render_front(await self._node.front_metrics())
         return Page(200, metrics.CONTENT_TYPE, text)
-
-    async def status(self, asked: Asked) -> Page:
-        overview = await self._node.overview()
-        html = statuspage.render(overview, asked.address, dev=self._node.settings.dev)
-        return Page(200, HTML, html.encode(), statuspage.HEADERS)
 
     # --- our own endpoints ----------------------------------------------------------------------
 
@@ -159,7 +151,10 @@ class Pages:
                 return False
         elif kind.lower() != "bearer":
             return False
-        return same_token(given.strip(), self._token)
+        return self.is_admin_token(given.strip())
+
+    def is_admin_token(self, text: str) -> bool:
+        return same_token(text, self._token)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

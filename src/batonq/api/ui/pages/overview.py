@@ -1,0 +1,37 @@
+"""The first page: is all well, how much is going on, and which queues to look at. Also the data of all plots."""
+
+from __future__ import annotations
+
+from batonq.api.ui.backend import path_of
+from batonq.api.ui.routes import Route
+from batonq.api.ui.view import Data, Page, View
+
+RANGES = ("15m", "1h", "6h", "24h", "72h")
+TOP_QUEUES = 15
+
+
+async def show(view: View) -> Page:
+    status = await view.backend.get(path_of("status"))
+    top = await view.optional("/v1/queues:stats", sort="depth", order="desc", limit=TOP_QUEUES)
+    alarms = await view.optional(path_of("alarms")) if status["alarms"]["active"] else {"alarms": []}
+    verdict = status["verdict"]
+    return Page(
+        "Overview",
+        "overview.html",
+        sentence=verdict["sentence"],
+        level=verdict["level"],
+        values={"status": status, "top": top, "alarms": alarms, "range": view.choice("range", RANGES)},
+    )
+
+
+async def series(view: View) -> Data:
+    """The numbers behind the plots: of one queue, or of the whole server."""
+    queue = view.query.get("queue", "")
+    path = path_of("queues", queue, "series") if queue else path_of("series")
+    return Data(await view.backend.get(path, range=view.choice("range", RANGES)))
+
+
+ROUTES = (
+    Route("/ui", show, tab="overview"),
+    Route("/ui/data/series", series),
+)
