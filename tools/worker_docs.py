@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batonq import worker
-from batonq.worker.metrics import DOCS
+from batonq.worker.metrics import DOCS, DURATIONS, DURATIONS_DOC
 from batonq.worker.pool import Pool
 from tools.client_docs import block, doc, members
 
@@ -11,7 +11,7 @@ WORKER = ("task", "use", "run", "serve", "stop", "abandon")
 SETTINGS = (worker.Lane, worker.Retry, worker.Rate, worker.Router, worker.Rules)
 RAISED = (worker.Poison, worker.RetryLater)
 TOLD = (worker.DeadlineExceeded, worker.HandlerCrashed)
-MIDDLEWARE = (worker.Logging, worker.Timing, worker.Tracing, worker.TimeLimit)
+MIDDLEWARE = (worker.Logging, worker.Tracing, worker.TimeLimit)
 SOURCES = (worker.BatonSource, worker.SqsSource)
 
 
@@ -45,7 +45,8 @@ def worker_part() -> str:
 def worker_metrics_part() -> str:
     rows = [f"| `baton_worker_{name}_total` | counter | {text} |" for name, text in DOCS.items()]
     head = ["| metric | kind | meaning |", "| --- | --- | --- |"]
-    return "\n".join([*head, *rows, "| `baton_worker_running` | gauge | Number of busy slots. |"])
+    gauge = "| `baton_worker_running` | gauge | Number of busy slots. |"
+    return "\n".join([*head, *rows, gauge, f"| `{DURATIONS}` | histogram | {DURATIONS_DOC} |"])
 
 
 def _called(thing: type) -> str:

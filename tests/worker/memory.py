@@ -12,7 +12,7 @@ from typing import Any
 
 from batonq.client.models import MessageFields, Nack
 from batonq.errors import BatonError, LeaseLost, MessageGone
-from batonq.worker.source import Message, Outcome
+from batonq.worker.source import Message, Outcome, QueueFacts
 
 _LOOK_S = 0.002
 
@@ -54,6 +54,7 @@ class MemorySource:
         self.given_back: list[list[tuple[str, float]]] = []  # untried
         self.fail: list[BatonError] = []  # errors of the next requests
         self.fifo: set[str] = set()
+        self.dead_letters: dict[str, tuple[int, str]] = {}  # of a queue: its maximum of receives, and where they go
         self.hold_extensions = False  # extensions fail for now
         self._lock = threading.Lock()
         self._count = 0
@@ -116,8 +117,8 @@ class MemorySource:
             raise self.fail.pop(0)
         return [self._return(queue, nack) for nack in nacks]
 
-    async def is_fifo(self, queue: str) -> bool:
-        return queue in self.fifo
+    async def facts(self, queue: str) -> QueueFacts:
+        return QueueFacts(queue in self.fifo, *self.dead_letters.get(queue, ()))
 
     def keeper(self, timeout: float) -> MemoryKeeper:
         return MemoryKeeper(self)

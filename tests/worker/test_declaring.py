@@ -14,7 +14,7 @@ from batonq.cli import worker as command
 from batonq.cli.main import main
 from batonq.errors import InvalidInput
 from batonq.worker import Lane, Message, Rate, Worker
-from batonq.worker.metrics import DOCS
+from batonq.worker.metrics import DOCS, Histogram
 from tests.worker.memory import MemorySource
 from tests.worker.support import work
 
@@ -107,6 +107,22 @@ def test_metrics_for_prometheus() -> None:
     assert 'baton_worker_acked_total{task="od\\"d"} 2' in text and 'baton_worker_running{task="od\\"d"} 0' in text
     for name in DOCS:
         assert f"# TYPE baton_worker_{name}_total counter" in text
+    assert "# TYPE baton_worker_handler_duration_seconds histogram" in text
+    assert 'baton_worker_handler_duration_seconds_bucket{task="od\\"d",le="+Inf"} 2' in text
+    assert 'baton_worker_handler_duration_seconds_count{task="od\\"d"} 2' in text
+
+
+def test_durations_are_counted_by_bucket() -> None:
+    histogram = Histogram()
+    for seconds in (0.0005, 0.001, 0.0011, 7.0, 9000.0):
+        histogram.observe(seconds)
+    lines = histogram.lines("d", 'task="t"')
+    found = {line.split()[0]: float(line.split()[1]) for line in lines}
+    assert found['d_bucket{task="t",le="0.001"}'] == 2  # a bound belongs to its bucket
+    assert found['d_bucket{task="t",le="0.0025"}'] == found['d_bucket{task="t",le="5"}'] == 3
+    assert found['d_bucket{task="t",le="10"}'] == found['d_bucket{task="t",le="1800"}'] == 4
+    assert found['d_bucket{task="t",le="+Inf"}'] == found['d_count{task="t"}'] == 5
+    assert found['d_sum{task="t"}'] == pytest.approx(9007.0026)
 
 
 # --- the command line

@@ -25,7 +25,9 @@ def test_a_worker_on_a_baton_in_memory() -> None:
 
             serving = asyncio.create_task(app.serve())
 
-            await until(lambda: app.counters and app.counters["handle"].acked == 2 and app.counters["handle"].poisoned)
+            await until(
+                lambda: app.counters and app.counters["handle"].acked == 2 and app.counters["handle"].dead_lettered
+            )
             app.stop()
             assert await serving == 0
             stats = await jobs.stats()

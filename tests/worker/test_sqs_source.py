@@ -135,7 +135,7 @@ def test_poison_without_a_dead_letter_queue_stays(sqs: Any) -> None:
             raise Poison("corrupt")
 
     work(app, lambda: bool(app.counters) and app.counters["handle"].acked == 1)
-    assert depth(sqs, url) == 0 and app.counters["handle"].poisoned == 2
+    assert depth(sqs, url) == 0 and app.counters["handle"].dead_lettered == 2
 
 
 def test_a_slow_handler_keeps_its_lease_on_sqs(sqs: Any, sqs_server: TestServer) -> None:

@@ -100,8 +100,10 @@ def decode(shape: type[T], answer: Answer) -> T:
 
 def as_error(problem: Problem) -> BatonError:
     """The exception for this code. An unknown code becomes Unavailable if a retry can succeed."""
+    from batonq.client.error_words import in_client_words  # imported late: few programs see an error
+
     known = BY_CODE.get(problem.code)
-    text = problem.detail or problem.title
+    text = in_client_words(problem.detail or problem.title)
     if known is not None:
         return known(text or None)
     kind = Unavailable if problem.retryable else (InvalidInput if 400 <= problem.status < 500 else BatonError)

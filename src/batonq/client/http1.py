@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from batonq import __version__
-from batonq.client.transport import Answer, Headers
+from batonq.client.transport import Answer, Headers, NotSent, Unreachable
 from batonq.errors import InvalidInput, Unavailable
 
 ANSWER_BYTES_MAX = 256 << 20  # larger than a thousand messages of the maximum size
@@ -53,6 +53,16 @@ class Address(NamedTuple):
         context = tls.create_default_context()
         context.minimum_version = tls.TLSVersion.TLSv1_2  # whatever the system's default is
         return context
+
+
+def unreachable(address: Address, problem: OSError) -> NotSent:
+    """The error for a connection that could not be made. After a timeout the server may only be busy."""
+    if isinstance(problem, TimeoutError):
+        return NotSent(f"Cannot connect to {address.host}: no response. Is the server running?")
+    return Unreachable(
+        f"Cannot connect to {address.host}: {problem}. Is the server running, and is this its address (the URL of the "
+        "client, or BATON_URL)?"
+    )
 
 
 class Writer:

@@ -17,6 +17,9 @@ class Retries(Struct, frozen=True, kw_only=True):
 
     The pause before the nth retry is a random value up to `base × factor^n` and `cap` seconds (full jitter), and at
     least the server's Retry-After. There is no retry if it would end after `deadline` seconds.
+
+    If no server can be reached at the client's first request, the address is most likely wrong, so the request fails at
+    once. With `first_connection` it is retried too, for programs that start together with their server.
     """
 
     attempts: int = 20
@@ -24,6 +27,7 @@ class Retries(Struct, frozen=True, kw_only=True):
     factor: float = 2.0
     cap: float = 5.0
     deadline: float = 60.0
+    first_connection: bool = False
 
     def pause(self, attempt: int, error: BatonError, elapsed: float, retry_after: float = 0.0) -> float | None:
         """Seconds to wait before the next attempt; None if there is none. `attempt` counts from 0."""

@@ -22,6 +22,10 @@ class NotSent(Unavailable):
     """The request did not reach the server."""
 
 
+class Unreachable(NotSent):
+    """No connection to the server: it is refused, or the host or its certificate is not what was expected."""
+
+
 class Stale(Unavailable):
     """An idle connection was closed, most likely by the server, so the request can be retried at once."""
 

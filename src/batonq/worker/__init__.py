@@ -8,7 +8,7 @@ from batonq.worker.baton_source import BatonSource
 from batonq.worker.errors import DeadlineExceeded, Failure, HandlerCrashed, Poison, RetryLater, Rules
 from batonq.worker.lanes import Lane, Lanes
 from batonq.worker.limits import Rate
-from batonq.worker.middleware import Logging, Middleware, TimeLimit, Timing, Tracing
+from batonq.worker.middleware import Logging, Middleware, TimeLimit, Tracing
 from batonq.worker.retry import Retry
 from batonq.worker.router import LEVELS, Router, level
 from batonq.worker.source import Keeper, Message, Source
@@ -35,7 +35,6 @@ __all__ = [
     "Source",
     "SqsSource",
     "TimeLimit",
-    "Timing",
     "Tracing",
     "Worker",
     "level",

@@ -299,7 +299,7 @@ class Worker:
         return exposition(runner.counters for runner in self._runners)
 
     def summary(self) -> str:
-        names = ("received", "acked", "retried", "poisoned", "refused", "leases_lost")
+        names = ("received", "acked", "retried", "dead_lettered", "refused", "leases_lost")
         totals = {name: sum(getattr(runner.counters, name) for runner in self._runners) for name in names}
         return ", ".join(f"{total} {name.replace('_', ' ')}" for name, total in totals.items())
 

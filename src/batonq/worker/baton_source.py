@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import time
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from batonq.client.models import Nack
 from batonq.client.retry import NO_RETRIES, Retries
 from batonq.errors import BatonError, Unavailable
-from batonq.worker.source import Message, Outcome
+from batonq.worker.source import Message, Outcome, QueueFacts
 
 if TYPE_CHECKING:
     from batonq.client.aio.baton import Baton
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BATCH_MAX = 1000
+FACTS_S = 60.0  # how old the facts about a queue may be
 QUEUES_MAX = 1000  # cached queue objects; a pattern may match any number of queues
 # The worker retries by itself for as long as a response can still be useful, so the client retries only briefly.
 _RETRIES = Retries(attempts=3, deadline=5.0)
 
 
 class BatonSource:
-    """`url`, or BATON_URL; keys, or BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY.
+    """`url` and keys; what is not given is taken from the environment, as by `connect`.
 
     With `baton`, the program's own async client (for example an embedded one) is used and left open. Leases are then
     extended on the event loop, so a handler that blocks the loop also blocks the heartbeat.
@@ -48,7 +49,7 @@ class BatonSource:
         self._baton: Baton | None = None
         self._consumer = ""
         self._queues: dict[str, Queue] = {}
-        self._fifo: dict[str, bool] = {}
+        self._facts: dict[str, tuple[float, QueueFacts]] = {}  # with the time when they are too old
 
     async def open(self, consumer: str, connections: int) -> None:
         from batonq.client.aio.baton import connect
@@ -58,11 +59,10 @@ class BatonSource:
         if self._given is not None:
             self._baton = self._given
             return
-        access_key, secret_key = self.keys()
         self._baton = connect(
             self.url,
-            access_key=access_key,
-            secret_key=secret_key,
+            access_key=self._access_key,
+            secret_key=self._secret_key,
             retries=_RETRIES,
             connections=connections,
             polls=connections,
@@ -82,12 +82,14 @@ class BatonSource:
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
         return await self._queue(queue).nack_many(nacks)
 
-    async def is_fifo(self, queue: str) -> bool:
-        found = self._fifo.get(queue)
-        if found is None:
-            if len(self._fifo) >= QUEUES_MAX:
-                self._fifo.clear()
-            found = self._fifo[queue] = (await self._queue(queue).info()).fifo
+    async def facts(self, queue: str) -> QueueFacts:
+        until, found = self._facts.get(queue, (0.0, QueueFacts()))
+        if until <= time.monotonic():
+            info = await self._queue(queue).info()
+            found = QueueFacts(info.fifo, info.max_receive_count or 0, info.dead_letter_queue or "")
+            if len(self._facts) >= QUEUES_MAX:
+                self._facts.clear()
+            self._facts[queue] = (time.monotonic() + FACTS_S, found)
         return found
 
     async def close(self) -> None:
@@ -103,23 +105,16 @@ class BatonSource:
             return SharedKeeper(self._given, self._loop, timeout)
         from batonq.client.blocking.baton import connect
 
-        access_key, secret_key = self.keys()
         return BatonKeeper(
             connect(
                 self.url,
-                access_key=access_key,
-                secret_key=secret_key,
+                access_key=self._access_key,
+                secret_key=self._secret_key,
                 timeout=timeout,
                 retries=NO_RETRIES,
                 connections=1,
                 polls=1,
             )
-        )
-
-    def keys(self) -> tuple[str | None, str | None]:
-        return (
-            self._access_key or os.environ.get("BATON_ACCESS_KEY_ID") or None,
-            self._secret_key or os.environ.get("BATON_SECRET_ACCESS_KEY") or None,
         )
 
     def _queue(self, name: str) -> Queue:

@@ -1,4 +1,4 @@
-"""Middleware: hooks around every handler, and the four middlewares that are included.
+"""Middleware: hooks around every handler, and the three middlewares that are included.
 
 A middleware overrides the hooks that it needs; hooks that are not overridden cost nothing. `around` runs on the
 worker's event loop, wherever the handler runs. The other hooks are called between messages and must be fast.
@@ -81,31 +81,6 @@ class Logging(Middleware):
             raise
         self._log.log(self._level, "%s: done in %.3f s", name, time.perf_counter() - started)
         return result
-
-
-class Timing(Middleware):
-    """A histogram of handler times with configurable buckets; `text()` returns it for your own metrics page."""
-
-    def __init__(self, buckets_s: Sequence[float] = (0.001, 0.01, 0.1, 1, 10, 60, 600)) -> None:
-        self.buckets_s = tuple(sorted(buckets_s))
-        self.counts = [0] * (len(self.buckets_s) + 1)
-        self.sum_s = 0.0
-
-    async def around(self, message: Any, call: Call) -> Any:
-        started = time.perf_counter()
-        try:
-            return await call(message)
-        finally:
-            seconds = time.perf_counter() - started
-            self.sum_s += seconds
-            self.counts[sum(seconds > bucket for bucket in self.buckets_s)] += 1
-
-    def text(self, name: str = "baton_worker_handler_duration_seconds") -> str:
-        lines, total = [f"# TYPE {name} histogram"], 0
-        for bucket, count in zip((*self.buckets_s, float("inf")), self.counts, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{le="{"+Inf" if bucket == float("inf") else bucket}"}} {total}')
-        return "\n".join([*lines, f"{name}_sum {self.sum_s}", f"{name}_count {total}"]) + "\n"
 
 
 class Tracing(Middleware):

@@ -177,7 +177,7 @@ class Poller:
         ordered = set()
         for queue in queues:
             try:
-                if await self._source.is_fifo(queue):
+                if (await self._source.facts(queue)).fifo:
                     ordered.add(queue)
             except BatonError:  # keeping an order that is not needed is slow, but losing one is wrong
                 ordered.add(queue)

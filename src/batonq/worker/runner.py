@@ -17,7 +17,8 @@ from typing import Any
 
 from batonq.errors import BatonError
 from batonq.worker.ack_batches import Desk, Settling
-from batonq.worker.errors import DeadlineExceeded, Failure, HandlerCrashed, Poison, RetryLater
+from batonq.worker.errors import DeadlineExceeded, Failure
+from batonq.worker.failure_log import FailureLog
 from batonq.worker.handler_threads import Crew, InThread, Performer
 from batonq.worker.heartbeat import Grip, Heartbeat, Held
 from batonq.worker.metrics import Counters
@@ -62,6 +63,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._stuck = stuck
         self._settling = Settling(desk, self._acked, self._refused, patience=task.visibility)
+        self._failures = FailureLog(source, self.counters, task.retry)
         self._heartbeat = heartbeat
         self._many_queues = task.many_queues
         self._owed_max = max(OWED_MIN, 4 * task.capacity)
@@ -130,6 +132,7 @@ class Runner:
             _, tasks = await asyncio.wait(tasks, timeout=CANCEL_S)
         if self._crew is not None:
             self._crew.close()
+        await self._failures.close()
         return not tasks
 
     def kill(self) -> None:
@@ -204,6 +207,7 @@ class Runner:
         ready, call, done_hooks = self._ready, self._call, self._hooks["done"]
         popleft = ready.popleft
         settling, submit = self._settling, self._settling.desk.submit
+        observe, clock = self.counters.handler_durations.observe, time.perf_counter
         while True:
             self._woken -= 1
             started = time.perf_counter()
@@ -218,11 +222,14 @@ class Runner:
                 if message.__class__ is list:
                     await self._strand(slot, grip, message)
                     continue
+                began = clock()
                 try:
                     await call(message)
                 except BaseException as error:
+                    observe(clock() - began)
                     self._failed(slot, message, error)
                 else:
+                    observe(clock() - began)
                     pad = grip.pad or settling.pad(message.queue)
                     pad.acks.append(message)
                     if not pad.busy:
@@ -242,12 +249,15 @@ class Runner:
             message = messages[0]
             if message.receipt in grip.lost:
                 break
+            began = time.perf_counter()
             try:
                 await self._call(message)
             except BaseException as error:
+                self._observe(began)
                 self._failed(slot, message, error)
                 messages = messages[1:]
                 break
+            self._observe(began)
             self._settling.ack(message)
             self._tell("done", message)
             messages = messages[1:]
@@ -269,10 +279,12 @@ class Runner:
                 if ready and not self._chained:
                     self._chained = True
                     self._loop.call_soon(self._wake_one)
+                began = time.perf_counter()
                 try:
                     results = _results(messages, await self._call(messages))
                 except BaseException as error:
                     results = [error] * len(messages)
+                self._observe(began)
                 for message, result in zip(messages, results, strict=True):
                     if isinstance(result, BaseException):
                         self._failed(slot, message, result)
@@ -282,6 +294,9 @@ class Runner:
                 if slot.stopped:
                     self._calm(slot)
             await self._park(slot, started)
+
+    def _observe(self, began: float) -> None:
+        self.counters.handler_durations.observe(time.perf_counter() - began)
 
     async def _park(self, slot: Slot, started: float) -> None:
         """Wait for the next message."""
@@ -324,20 +339,8 @@ class Runner:
             self._settling.nack(message, failure)
             _log.info("%s %s is released untried: %s", message.queue, message.id, failure.reason)
             return
-        if failure.dead_letter:
-            self.counters.poisoned += 1
-        else:
-            self.counters.retried += 1
         self._settling.nack(message, failure)
-        self_explaining = isinstance(error, (Poison, RetryLater, HandlerCrashed, DeadlineExceeded, BatonError))
-        _log.warning(
-            "%s %s failed: %s: %s",
-            message.queue,
-            message.id,
-            failure.error_class,
-            failure.reason,
-            exc_info=None if self_explaining else error,  # the traceback, unless the message says it all
-        )
+        self._failures.add(message, failure, error)
         self._tell("failed", message, failure, error)
 
     def _failure(self, message: Message, error: BaseException) -> Failure | None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batonq.client.models import MessageFields, Nack
 from batonq.errors import BatonError
 
 Message = MessageFields
 Outcome = BatonError | None  # one per message of a request, in order; None is success
+
+
+class QueueFacts(NamedTuple):
+    """What the worker needs to know about a queue."""
+
+    fifo: bool = False
+    max_receives: int = 0  # then the message is dead-lettered; 0: unlimited
+    dead_letter_queue: str = ""  # empty: none
 
 
 class Source(Protocol):
@@ -39,8 +47,8 @@ class Source(Protocol):
 
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]: ...
 
-    async def is_fifo(self, queue: str) -> bool:
-        """Whether the queue is a FIFO queue; asked for queues whose messages have a group."""
+    async def facts(self, queue: str) -> QueueFacts:
+        """Facts about the queue, which may be a minute old. Asked for queues whose messages have a group or fail."""
         ...
 
     async def close(self) -> None: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -24,11 +25,12 @@ from batonq.errors import (
     ReceiptInvalid,
     Unavailable,
 )
-from batonq.worker.source import Message, Outcome
+from batonq.worker.source import Message, Outcome, QueueFacts
 
 BATCH_MAX = 10
 VISIBILITY_MAX_S = 43_200
 _TURN_S = 1
+FACTS_S = 60.0  # how old the facts about a queue may be
 _Result = TypeVar("_Result")
 _CODES: tuple[tuple[str, type[BatonError]], ...] = (
     ("NonExistentQueue", QueueDoesNotExist),
@@ -55,7 +57,7 @@ class SqsSource:
     def __init__(self, client: Any, queue_urls: dict[str, str] | None = None) -> None:
         self._client = client
         self._urls = dict(queue_urls or {})
-        self._dead_letters: dict[str, str] = {}  # queue → URL of its dead-letter queue
+        self._facts: dict[str, tuple[float, QueueFacts]] = {}  # by queue, with the time when they are too old
         # receipt → the message as received from SQS, needed if it turns out to be poison
         self._raw: dict[str, dict[str, Any]] = {}
         self._threads: ThreadPoolExecutor | None = None
@@ -86,8 +88,11 @@ class SqsSource:
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
         return await self._call(self._give_back, queue, nacks)
 
-    async def is_fifo(self, queue: str) -> bool:
-        return queue.endswith(".fifo")
+    async def facts(self, queue: str) -> QueueFacts:
+        try:
+            return await self._call(self._facts_now, queue)
+        except BatonError:  # a worker may not be allowed to read the queue's attributes
+            return QueueFacts(queue.endswith(".fifo"))
 
     async def close(self) -> None:
         """Cancelled long polls are awaited, because boto3 cannot cancel them: the messages that they return are
@@ -168,8 +173,8 @@ class SqsSource:
         outcomes: list[Outcome] = [None] * len(nacks)
         kept = []
         for index, nack in enumerate(nacks):
-            if nack.dead_letter and nack.receipt in self._raw and (target := self._dead_letter_url(queue)):
-                outcomes[index] = self._bury(queue, target, nack)
+            if nack.dead_letter and nack.receipt in self._raw and (target := self._facts_now(queue).dead_letter_queue):
+                outcomes[index] = self._bury(queue, self.url(target), nack)
             else:
                 kept.append(index)
         if kept:
@@ -216,13 +221,15 @@ class SqsSource:
             self._urls[queue] = self._request("get_queue_url", QueueName=queue)["QueueUrl"]
         return self._urls[queue]
 
-    def _dead_letter_url(self, queue: str) -> str:
-        if queue not in self._dead_letters:
+    def _facts_now(self, queue: str) -> QueueFacts:
+        until, found = self._facts.get(queue, (0.0, QueueFacts()))
+        if until <= time.monotonic():
             answer = self._request("get_queue_attributes", QueueUrl=self.url(queue), AttributeNames=["RedrivePolicy"])
             policy = json.loads(answer.get("Attributes", {}).get("RedrivePolicy") or "{}")
-            name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2]
-            self._dead_letters[queue] = self.url(name) if name else ""
-        return self._dead_letters[queue]
+            target = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2]
+            found = QueueFacts(queue.endswith(".fifo"), int(policy.get("maxReceiveCount", 0)), target)
+            self._facts[queue] = (time.monotonic() + FACTS_S, found)
+        return found
 
     def _request(self, operation: str, **given: Any) -> dict[str, Any]:
         try:

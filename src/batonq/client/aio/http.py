@@ -9,7 +9,7 @@ import asyncio
 import ssl as tls
 from typing import cast
 
-from batonq.client.http1 import Address, Reader, Writer
+from batonq.client.http1 import Address, Reader, Writer, unreachable
 from batonq.client.transport import Answer, Headers, NotSent, Stale
 from batonq.errors import Unavailable
 
@@ -155,10 +155,8 @@ class _Pool:
                 _, connection = await loop.create_connection(
                     _Connection, address.name, address.port, ssl=self._context, server_hostname=name
                 )
-        except OSError as problem:  # includes TimeoutError
-            raise NotSent(
-                f"Cannot connect to {address.host}: {str(problem) or 'no response'}. Is the server running?"
-            ) from None
+        except OSError as problem:
+            raise unreachable(address, problem) from None
         return connection
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import ssl as tls
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from batonq.client.blocking.http import HttpTransport
 from batonq.client.blocking.jobs import Job
 from batonq.client.blocking.message import Message, Messages
 from batonq.client.blocking.queue import Queue
+from batonq.client.environment import DEFAULT_URL, Access, from_environment
 from batonq.client.producers import Producers
 from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retry import Retries, as_retries
@@ -30,24 +30,24 @@ from batonq.errors import InvalidInput, QueueExists
 if TYPE_CHECKING:
     from batonq.client.signing import Signer
 
-DEFAULT_URL = "http://127.0.0.1:9324"
-
 
 class Baton:
     """A client of a Baton server: `with Baton("http://127.0.0.1:9324") as baton: ...`.
 
+    Without a URL, the URL and credentials are those of the environment, as for `connect`.
     `timeout` is the maximum time for one response, in seconds; `retries` sets how often and how long requests are
     retried. `connections` limits the connections for normal requests, `polls` those for long polls. `batching` limits
-    automatic batching. With `access_key` and `secret_key`, every request is signed. `ssl` replaces the system's
-    certificates.
+    automatic batching. With `access_key` and `secret_key`, every request is signed; `token` is the server's admin
+    token, for tools that operate the server. `ssl` replaces the system's certificates.
     """
 
     def __init__(
         self,
-        url: str = DEFAULT_URL,
+        url: str | None = None,
         *,
         access_key: str | None = None,
         secret_key: str | None = None,
+        token: str | None = None,
         timeout: float = 30.0,
         retries: Retries | int | None = None,
         connections: int = 8,
@@ -56,8 +56,10 @@ class Baton:
         ssl: tls.SSLContext | None = None,
         transport: BlockingTransport | None = None,
     ) -> None:
-        if (access_key is None) != (secret_key is None):
-            raise InvalidInput("access_key and secret_key must be set together.")
+        given = (
+            Access(url, access_key, secret_key, token) if url else from_environment(url, access_key, secret_key, token)
+        )
+        url, access_key, secret_key, token = given.checked()
         if timeout <= 0 or connections < 1 or polls < 1:
             raise InvalidInput("timeout, connections and polls must be greater than 0.")
         self._limits = batching or BatchLimits()
@@ -70,7 +72,7 @@ class Baton:
             signer = signing.Signer(access_key, secret_key)
         self.url = url
         self._transport = transport or HttpTransport(url, connections=connections, polls=polls, ssl=ssl)
-        self._calls = Calls(self._transport, signer, as_retries(retries), timeout)
+        self._calls = Calls(self._transport, signer, as_retries(retries), timeout, token)
         self._producers = Producers()
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._batchers: WeakSet[Batcher[Any, Any]] = WeakSet()
@@ -187,10 +189,12 @@ class Baton:
 
 
 def connect(url: str | None = None, **options: Any) -> Baton:
-    """Create a client from the environment: BATON_URL, BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY."""
-    options.setdefault("access_key", os.environ.get("BATON_ACCESS_KEY_ID") or None)
-    options.setdefault("secret_key", os.environ.get("BATON_SECRET_ACCESS_KEY") or None)
-    return Baton(url or os.environ.get("BATON_URL") or DEFAULT_URL, **options)
+    """Create a client from the environment: BATON_URL, BATON_ACCESS_KEY_ID with BATON_SECRET_ACCESS_KEY, BATON_TOKEN,
+    and BATON_ACCOUNT, which is the account to use in the development profile. Arguments have precedence.
+    """
+    identity = [options.pop(name, None) for name in ("access_key", "secret_key", "token")]
+    access = from_environment(url, *identity)
+    return Baton(access.url, access_key=access.access_key, secret_key=access.secret_key, token=access.token, **options)
 
 
-__all__ = ["Baton", "Job", "Message", "Queue", "connect"]
+__all__ = ["DEFAULT_URL", "Baton", "Job", "Message", "Queue", "connect"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batonq.client import codec
 from batonq.client.blocking.pauses import sleep
+from batonq.client.outage import Outage
 from batonq.client.retry import Retries
 from batonq.client.transport import Answer, BlockingTransport, NotSent, Stale
 from batonq.errors import BatonError, InvalidInput, Unavailable
@@ -30,12 +31,21 @@ class Reply(NamedTuple):
 class Calls:
     """Sends requests through a transport."""
 
-    def __init__(self, transport: BlockingTransport, signer: Signer | None, retries: Retries, timeout: float) -> None:
+    def __init__(
+        self,
+        transport: BlockingTransport,
+        signer: Signer | None,
+        retries: Retries,
+        timeout: float,
+        token: str | None = None,
+    ) -> None:
         self.transport = transport
         self.retries = retries
         self.closed = False
         self._signer = signer
         self._timeout = timeout
+        self._headers = [*_TYPES, ("Authorization", f"Bearer {token}")] if token is not None else _TYPES
+        self._outage = Outage(transport.host, retries.first_connection)
 
     def request(
         self,
@@ -58,9 +68,12 @@ class Calls:
         started = time.monotonic()
         while True:
             retry_after = 0.0
+            answered = False
             error: BatonError
             try:
                 answer = self._once(method, path, body, wait)
+                answered = True
+                self._outage.answered()
                 if answer.status < 400:
                     return Reply(answer, doubtful)
                 error, retry_after = codec.read_problem(answer)
@@ -74,16 +87,20 @@ class Calls:
             except Unavailable as problem:
                 error = problem
                 doubtful = doubtful or not isinstance(problem, NotSent)
+                if self._outage.is_wrong_address(problem):
+                    raise
             pause = self.retries.pause(attempt, error, time.monotonic() - started, retry_after)
             if pause is None or self.closed:
                 if doubtful and isinstance(error, done_before):
                     return Reply(DONE, True)
                 raise error
+            if not answered:
+                self._outage.retrying(error)
             sleep(pause)
             attempt += 1
 
     def _once(self, method: str, path: str, body: bytes, wait: float) -> Answer:
-        headers = _TYPES
+        headers = self._headers
         if self._signer is not None:
             headers = [*_TYPES, *self._signer.headers(method, self.transport.host, path, body, _TYPES)]
         return self.transport.request(method, path, body, headers, self._timeout + wait, polls=wait > 0)

@@ -12,7 +12,7 @@ import ssl as tls
 import threading
 import time
 
-from batonq.client.http1 import Address, Reader, Writer
+from batonq.client.http1 import Address, Reader, Writer, unreachable
 from batonq.client.transport import Answer, Headers, NotSent, Stale
 from batonq.errors import Unavailable
 
@@ -169,7 +169,7 @@ class _Pool:
             if self._context is not None:
                 connected = self._context.wrap_socket(connected, server_hostname=address.name)
         except OSError as problem:
-            raise NotSent(f"Cannot connect to {address.host}: {problem}. Is the server running?") from None
+            raise unreachable(address, problem) from None
         return _Connection(connected)
 
     def _give_back(self, connection: _Connection) -> None:

@@ -87,7 +87,8 @@ class Settings:
     def baton(self, patience_s: float | None = None) -> Baton:
         from batonq.sync import Baton
 
-        retries = Retries(attempts=1_000_000, deadline=self.patience_s if patience_s is None else patience_s)
+        patience_s = self.patience_s if patience_s is None else patience_s
+        retries = Retries(attempts=1_000_000, deadline=patience_s, first_connection=True)
         keys = self.access
         return Baton(keys.url, access_key=keys.access_key or None, secret_key=keys.secret_key or None, retries=retries)
 
