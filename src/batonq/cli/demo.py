@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-from batonq.cli.clock import DEFAULT_URL
+from batonq.cli.connection import DEFAULT_URL
 from batonq.cli.demo_scenario import HEARTBEAT_S, PARTS, PREFIX, TAG, Part
 from batonq.client import Baton, Message, Queue, Retries, connect
 from batonq.errors import InvalidInput, LeaseLost, MessageGone, Unavailable

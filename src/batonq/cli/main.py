@@ -1,6 +1,7 @@
 """The `baton` command. It imports only the subcommand that is used.
 
-A subcommand is a module with `add_arguments(parser)` and `run(arguments) -> exit code`.
+A subcommand is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. A module may also have
+`expand(words)`, which rewrites a short form of its arguments.
 """
 
 from __future__ import annotations
@@ -12,34 +13,78 @@ from collections.abc import Sequence
 
 from batonq import __version__
 from batonq.cli.actions import add_action
+from batonq.cli.exit_codes import INTERRUPTED, exit_code_of
+from batonq.cli.parser import Parser
 from batonq.errors import BatonError
 
+# The commands by subject, in the order of the help.
+SUBJECTS: dict[str, dict[str, tuple[str, str]]] = {
+    "the server": {
+        "serve": ("batonq.cli.serve", "start a server"),
+        "demo": ("batonq.cli.demo", "fill a server with a living scenario: queues, producers, workers that fail"),
+        "status": ("batonq.cli.status", "report in a sentence whether the server is well, with its main figures"),
+        "top": ("batonq.cli.top", "watch all queues live"),
+        "alarms": ("batonq.cli.alarms", "list and acknowledge alarms"),
+        "doctor": ("batonq.cli.doctor", "check a server and its queues for settings that will hurt"),
+        "config": ("batonq.cli.config", "show the settings of a server and where each value comes from"),
+        "keys": ("batonq.cli.keys", "create, list, disable and enable access keys"),
+        "cluster": ("batonq.cli.cluster", "run a local cluster, or operate a cluster"),
+        "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
+    },
+    "queues": {
+        "queue": ("batonq.cli.queue", "list, show, create, change, delete and purge queues"),
+        "export": ("batonq.cli.export", "write the definitions of all queues to a file"),
+        "import": ("batonq.cli.import_", "create and change queues as a file of definitions says"),
+    },
+    "messages": {
+        "send": ("batonq.cli.send", "send messages: an argument, standard input, files or JSON lines"),
+        "receive": ("batonq.cli.receive", "receive messages"),
+        "ack": ("batonq.cli.ack", "acknowledge received messages, which deletes them"),
+        "nack": ("batonq.cli.nack", "return received messages to their queue as failed"),
+        "extend": ("batonq.cli.extend", "extend or end the leases of received messages"),
+        "peek": ("batonq.cli.peek", "show a queue's messages without receiving them"),
+        "tail": ("batonq.cli.tail", "print new messages of a queue as they arrive, without receiving them"),
+        "message": ("batonq.cli.message", "show, delete, retry and edit one message"),
+        "dlq": ("batonq.cli.dlq", "list, show and delete dead letters, grouped by error"),
+        "redrive": ("batonq.cli.redrive", "move dead letters back to their source queue"),
+        "jobs": ("batonq.cli.jobs", "list, show, pause, resume and cancel jobs"),
+    },
+    "workers and applications": {
+        "worker": ("batonq.cli.worker", "run a worker application, or list the workers of a server"),
+        "scale": ("batonq.cli.scale", "report how many workers a queue needs, once or continuously"),
+        "plan": (
+            "batonq.cli.plan",
+            "calculate the number of workers and queue settings, from given numbers or from a queue's history",
+        ),
+        "outbox": ("batonq.cli.outbox", "publish the messages in the outbox of an application's database"),
+        "bench": ("batonq.cli.bench", "measure the messages per second and the latency of a server"),
+    },
+    "history": {
+        "log": ("batonq.cli.log", "inspect, verify and repair logs"),
+        "pipeline": ("batonq.cli.pipeline", "load history into tables, query it, and act on it, with Spark"),
+    },
+    "this command line": {
+        "context": ("batonq.cli.context", "name servers and their credentials, and choose one"),
+        "completion": ("batonq.cli.completion", "print a script that completes commands in your shell"),
+    },
+}
 COMMANDS: dict[str, tuple[str, str]] = {
-    "serve": ("batonq.cli.serve", "start a server"),
-    "cluster": ("batonq.cli.cluster", "run a local cluster, or operate a cluster"),
-    "worker": ("batonq.cli.worker", "run a worker application"),
-    "peek": ("batonq.cli.peek", "show a queue's messages without receiving them"),
-    "demo": ("batonq.cli.demo", "fill a server with a living scenario: queues, producers, workers that fail"),
-    "keys": ("batonq.cli.keys", "create, list, disable and enable access keys"),
-    "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
-    "scale": ("batonq.cli.scale", "report how many workers a queue needs, once or continuously"),
-    "plan": (
-        "batonq.cli.plan",
-        ("calculate the number of workers and queue settings, from given numbers or from a queue's history"),
-    ),
-    "outbox": ("batonq.cli.outbox", "publish the messages in the outbox of an application's database"),
-    "log": ("batonq.cli.log", "inspect, verify and repair logs"),
-    "pipeline": ("batonq.cli.pipeline", "load history into tables, query it, and act on it, with Spark"),
+    name: command for commands in SUBJECTS.values() for name, command in commands.items()
 }
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     """The parser for all subcommands, or only for one, which is faster."""
-    parser = argparse.ArgumentParser(
-        prog="baton", description="A self-hosted message queue with an SQS-compatible API."
+    parser = Parser(
+        prog="baton",
+        description="A self-hosted message queue with an SQS-compatible API.",
+        epilog=_commands_by_subject(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="baton COMMAND …",
     )
     parser.add_argument("--version", action="version", version=f"baton {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
+    # Listed by subject in the epilog; without this the help would list them a second time.
     for name, (module_name, text) in COMMANDS.items():
         subparser = add_action(subparsers, name, text)
         if only is None or only == name:
@@ -49,21 +94,44 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _commands_by_subject() -> str:
+    lines = []
+    for subject, commands in SUBJECTS.items():
+        lines.append(f"{subject}:")
+        lines += [f"  {name:<11} {text}" for name, (_, text) in commands.items()]
+        lines.append("")
+    lines.append("`baton COMMAND --help` explains a command. BATON_URL, or `baton context`, names the server.")
+    return "\n".join(lines)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     only = words[0] if words and words[0] in COMMANDS else ""
+    if only:
+        expand = getattr(importlib.import_module(COMMANDS[only][0]), "expand", None)
+        if expand is not None:
+            words = [only, *expand(words[1:])]
     arguments = build_parser(only).parse_args(words)
     try:
         code: int = arguments.run(arguments)
+        sys.stdout.flush()
     except BatonError as problem:
         print(f"baton: {problem.message}", file=sys.stderr)
-        return 1
+        return exit_code_of(problem)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
-        sys.stderr.close()
+        _discard_output()
         return 0
     return code
+
+
+def _discard_output() -> None:
+    """What is still buffered cannot be written; without this Python would report that at its exit."""
+    import os
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 if __name__ == "__main__":

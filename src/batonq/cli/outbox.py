@@ -12,6 +12,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from batonq.cli.actions import add_action
+from batonq.cli.connection import (
+    DEFAULT_URL,
+    KEY_VARIABLE,
+    SECRET_VARIABLE,
+    URL_VARIABLE,
+    add_client_arguments,
+    use_for_client,
+)
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import InvalidInput
 from batonq.outbox.schema import INBOX, OUTBOX
@@ -20,7 +28,6 @@ from batonq.outbox.source import Lag, Source
 if TYPE_CHECKING:
     from batonq.outbox.relay import Relay
 
-DEFAULT_URL = "http://127.0.0.1:9324"
 METRICS = (
     ("baton_outbox_waiting_rows", "waiting", "Number of committed rows that are not published yet."),
     ("baton_outbox_oldest_waiting_seconds", "oldest_s", "Age of the oldest unpublished row."),
@@ -35,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = add_action(actions, "init", "create the tables of the outbox and the inbox if they do not exist")
     init.add_argument("--inbox", default=INBOX, help=f"name of the inbox table (default {INBOX})")
     relay = add_action(actions, "relay", "publish committed rows continuously until stopped")
-    relay.add_argument("--url", default=None, help=f"URL of the server (default BATON_URL, or {DEFAULT_URL})")
+    add_client_arguments(relay)
     relay.add_argument(
         "--sqs",
         metavar="ENDPOINT",
@@ -150,10 +157,11 @@ def _relay(arguments: argparse.Namespace, source: Source) -> int:
     if arguments.sqs is not None:
         publisher = SqsPublisher(endpoint_url=arguments.sqs or None)
     else:
+        use_for_client(arguments)
         publisher = BatonPublisher(
-            arguments.url or os.environ.get("BATON_URL") or DEFAULT_URL,
-            access_key=os.environ.get("BATON_ACCESS_KEY_ID"),
-            secret_key=os.environ.get("BATON_SECRET_ACCESS_KEY"),
+            os.environ.get(URL_VARIABLE) or DEFAULT_URL,
+            access_key=os.environ.get(KEY_VARIABLE),
+            secret_key=os.environ.get(SECRET_VARIABLE),
         )
     relay = Relay(source, publisher, batch=arguments.batch, poll=arguments.poll, prune_after=arguments.prune_after)
     try:

@@ -5,87 +5,89 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Iterator
 from typing import Any
 
-from batonq.cli.admin import call
-from batonq.cli.clock import DEFAULT_URL
+from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
+from batonq.cli.exit_codes import WrongUsage
+from batonq.cli.output import body_text, cut, moment, note, print_json, print_table, printable
 
 HEAD = ("SEQUENCE", "STATE", "RECEIVED", "SENT", "MESSAGE ID", "BODY", "WHY")
 BODY_WIDTH = 32
+STATES = ("DELAYED", "VISIBLE", "IN_FLIGHT", "OWED", "DEAD")
+LIMIT_MAX = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
     parser.add_argument("--after", type=int, default=0, help="show messages after this sequence number (default 0)")
-    parser.add_argument("--limit", type=int, default=10, help="maximum number of messages, 1 to 100 (default 10)")
-    parser.add_argument("--json", action="store_true", help="print all details of each message as JSON")
-    parser.add_argument("--account", help="account of the queue (default: the server's account)")
-    parser.add_argument("--url", help=f"URL of the server (default {DEFAULT_URL})")
     parser.add_argument(
-        "--data", help="data directory of a secured server, from which its URL and admin token are read"
+        "--limit", type=int, default=10, help=f"maximum number of messages, 1 to {LIMIT_MAX} (default 10)"
     )
+    add_filter_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print all details of each message as JSON")
+    add_connection_arguments(parser)
+
+
+def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", type=str.upper, choices=STATES, metavar="STATE", help=f"only {', '.join(STATES)}")
+    parser.add_argument("--text", metavar="TEXT", help="only messages whose body contains this text")
+    parser.add_argument("--group", metavar="ID", help="only messages of this message group")
+    parser.add_argument("--error-class", metavar="NAME", help="only messages whose last error has this class")
+    parser.add_argument("--holder", metavar="NAME", help="only messages that this consumer holds")
+
+
+def filters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The parameters of the REST API for the flags of `add_filter_arguments`."""
+    return {
+        "state": arguments.state,
+        "text": arguments.text,
+        "group": arguments.group,
+        "errorClass": arguments.error_class,
+        "holder": arguments.holder,
+    }
 
 
 def run(arguments: argparse.Namespace) -> int:
-    url, token, context = arguments.url or DEFAULT_URL, "", None
-    if arguments.data:
-        # imported late: it loads the node, which the development profile does not need
-        from batonq.cli.server import find
-
-        found = find(arguments.data)
-        url, token = arguments.url or found.address, found.token
-        context = None if arguments.url else found.context
-    given = {"queue": arguments.queue, "after": arguments.after, "limit": arguments.limit}
-    if arguments.account:
-        given["account"] = arguments.account
-    answer = call(url, "/_baton/peek", given, token, context)
+    if not 1 <= arguments.limit <= LIMIT_MAX:
+        raise WrongUsage(f"--limit must be from 1 to {LIMIT_MAX}, not {arguments.limit}.")
+    server = connect(arguments)
+    found = look(server, arguments.queue, after=arguments.after, limit=arguments.limit, **filters(arguments))
     if arguments.json:
-        print(json.dumps(answer, indent=2, ensure_ascii=False))
+        print_json(found)
         return 0
-    messages = answer["messages"]
-    if not messages:
-        after = f" after {arguments.after}" if arguments.after else ""
-        print(f"Queue {arguments.queue} has no messages{after}.")
-        return 0
-    for line in table(messages):
-        print(line)
-    if answer["next"] is not None:
-        print(f"There are more messages: --after {answer['next']}")
+    messages = found["messages"]
+    if messages:
+        print_table(HEAD, [row(message) for message in messages], right=("SEQUENCE", "RECEIVED"))
+    elif any(filters(arguments).values()):
+        examined = f" among the {found['examined']:,} examined" if "examined" in found else ""
+        note(f"Queue {arguments.queue} has no such message{examined}.")
+    else:
+        note(f"Queue {arguments.queue} has no messages{f' after {arguments.after}' if arguments.after else ''}.")
+    if "nextAfter" in found:
+        note(f"There are more messages: --after {found['nextAfter']}")
     return 0
 
 
-def table(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Format rows as a table. Columns are as wide as needed; the last one is free text."""
-    rows = [HEAD, *(_row(message) for message in messages)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=True)]
-        yield "  ".join((*cells, row[-1]))
+def look(server: Server, queue: str, **query: Any) -> dict[str, Any]:
+    found: dict[str, Any] = server.get(queue_path(queue, "messages"), **query)
+    return found
 
 
-def _row(message: dict[str, Any]) -> tuple[str, ...]:
+def row(message: dict[str, Any]) -> tuple[str, ...]:
     return (
         str(message["sequence"]),
         message["state"],
-        str(message["receive_count"]),
-        message["sent"].replace("T", " ").partition(".")[0],
-        message["message_id"],
-        _start_of(message),
-        printable(message["why"]),
+        str(message["receiveCount"]),
+        moment(message["sentAtMs"]),
+        message["messageId"],
+        start_of_body(message),
+        message.get("why", ""),
     )
 
 
-def _start_of(message: dict[str, Any]) -> str:
-    if message["problem"]:
+def start_of_body(message: dict[str, Any], width: int = BODY_WIDTH) -> str:
+    if message.get("problem"):
         return "(cannot be read)"
-    if message["body_encoding"] != "text":
-        return f"({message['body_bytes']} bytes)"
-    text = printable(message["body"][: BODY_WIDTH + 1])
-    return text if len(text) <= BODY_WIDTH and not message["body_cut"] else text[: BODY_WIDTH - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """Text from a message, made safe for a terminal: on one line, without control characters."""
-    return "".join(letter if letter.isprintable() else " " if letter.isspace() else "\ufffd" for letter in text)
+    if "bodyBase64" in message:
+        return f"({message.get('bodyBytes', len(message['bodyBase64']) * 3 // 4)} bytes)"
+    return cut(printable(body_text(message)[: width + 1]), width)

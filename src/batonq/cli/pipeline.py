@@ -8,11 +8,12 @@ import argparse
 import importlib
 import json
 import logging
+import os
 import sys
 import traceback
 
 from batonq.cli.actions import add_action
-from batonq.cli.clock import DEFAULT_URL
+from batonq.cli.connection import DEFAULT_URL, URL_VARIABLE
 from batonq.errors import BatonError
 
 DEFAULT_LAKE = "baton-lake"
@@ -53,11 +54,11 @@ def _add_common(job: argparse.ArgumentParser, *, history: bool) -> None:
     if history:
         common.add_argument(
             "--history",
-            default=DEFAULT_URL,
+            default=os.environ.get(URL_VARIABLE) or DEFAULT_URL,
             metavar="URL",
             help=(
                 "source of the history: a node (http://…), a data directory, or an archive (file://…, s3://…); "
-                f"default {DEFAULT_URL}"
+                f"default: {URL_VARIABLE}, or {DEFAULT_URL}"
             ),
         )
     common.add_argument(

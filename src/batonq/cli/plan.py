@@ -26,6 +26,7 @@ from batonq.scaling.sizing import (
 # the default of `baton serve`; importing its settings would load modules that sizing does not need
 DEFAULT_DATA = "baton-data"
 DEFAULT_READ = 256 << 20
+DEFAULT_SLO_S = 60.0
 MEASURES_MIN = 20
 
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slo",
         type=parse_duration_s,
         metavar="TIME",
-        help="maximum waiting time of a message: 60, 5m (default: the queue's SLA)",
+        help=f"maximum waiting time of a message: 60, 5m (default: the queue's SLA; with --rate, {DEFAULT_SLO_S:g} s)",
     )
     parser.add_argument(
         "--headroom",
@@ -86,10 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
                 "a queue's rate and processing times are measured: use either a queue name, or --rate and --seconds"
             )
         return _run_queue(arguments)
-    if arguments.rate is None or arguments.seconds is None or arguments.slo is None:
-        raise InvalidInput(
-            "use --rate, --seconds and --slo (for example --rate 200 --seconds 3 --slo 60), or name a queue"
-        )
+    if arguments.rate is None or arguments.seconds is None:
+        raise InvalidInput("use --rate and --seconds (for example --rate 200 --seconds 3), or name a queue")
+    if arguments.slo is None:
+        arguments.slo = DEFAULT_SLO_S
     found = size(arguments.rate, arguments.seconds, arguments.slo, arguments.headroom, arguments.backlog)
     processes = ceil(found.workers / arguments.concurrency)
     if arguments.json:

@@ -126,13 +126,19 @@ class Folding:
 # --- reading ------------------------------------------------------------------------------------
 
 
-def find_queue(directory: str, name: str, account: str | None, disk: Disk | None = None) -> QueueEntry:
-    """Find a queue by name in a data directory, whether or not a server is using it."""
+def read_catalog(directory: str, disk: Disk | None = None) -> Catalog:
+    """The catalog of a data directory, whether or not a server is using it."""
     disk = disk or RealDisk()
     place = Place(disk, directory, layout.CATALOG_SHARD)
     catalog = Catalog()
     for found in _frames(disk, place, layout.CATALOG_SHARD):
         catalog.apply_frame(found.number, found.words(), found.variable)
+    return catalog
+
+
+def find_queue(directory: str, name: str, account: str | None, disk: Disk | None = None) -> QueueEntry:
+    """Find a queue by name in a data directory, whether or not a server is using it."""
+    catalog = read_catalog(directory, disk)
     matching = [entry for entry in catalog.queues.values() if entry.name == name and account in (None, entry.account)]
     if not matching:
         raise QueueDoesNotExist(f"Queue {name!r} does not exist in {directory}.")

@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from batonq.cli.clock import DEFAULT_URL
+from batonq.cli.connection import add_client_arguments, use_for_client
+from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import BatonError, InvalidInput
 from batonq.scaling.autoscale import Autoscale, parse_lane
@@ -67,12 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="polling interval of --watch (default 15s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    parser.add_argument("--url", help=f"URL of the server (default: BATON_URL, or {DEFAULT_URL})")
     parser.add_argument(
         "--sqs",
         metavar="ENDPOINT",
         help="read the queue with GetQueueAttributes from this SQS endpoint, with boto3's credentials",
     )
+    add_client_arguments(parser)
 
 
 @dataclass(slots=True)
@@ -115,6 +116,7 @@ async def _run(arguments: argparse.Namespace, specs: dict[str, Autoscale]) -> in
         return await _look(arguments, {name: (spec, sqs_readings(client, [name])) for name, spec in specs.items()})
     from batonq.client import connect  # not needed for --sqs
 
+    use_for_client(arguments)
     # No long retries: the next poll comes soon, and retries would only hide that there is no reading.
     async with connect(arguments.url, retries=RETRIES) as baton:
         return await _look(arguments, {name: (spec, stats_readings(baton, [name])) for name, spec in specs.items()})

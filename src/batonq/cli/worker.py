@@ -1,4 +1,8 @@
-"""`baton worker module:app`: run a worker application, in one process or in a pool of processes."""
+"""`baton worker run module:app`: run a worker application, in one process or in a pool of processes. `baton worker
+list` lists the workers that a server sees.
+
+`baton worker module:app` is short for `baton worker run module:app`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,15 @@ import sys
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from batonq.cli.actions import add_action
+from batonq.cli.connection import (
+    URL_VARIABLE,
+    add_client_arguments,
+    add_connection_arguments,
+    connect,
+    use_for_client,
+)
+from batonq.cli.output import moment, note, print_json, print_table, rate
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import InvalidInput
 
@@ -23,9 +36,25 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 
 
+ACTIONS = ("run", "list")
+
+
+def expand(words: list[str]) -> list[str]:
+    """`baton worker jobs:app` means `baton worker run jobs:app`."""
+    return words if not words or words[0] in (*ACTIONS, "-h", "--help") else ["run", *words]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "`baton worker MODULE:APP` is short for `baton worker run MODULE:APP`."
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    _add_run_arguments(add_action(actions, "run", "run a worker application"))
+    listing = add_action(actions, "list", "list the workers and other consumers that a server sees")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_arguments(listing)
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", metavar="MODULE:APP", help="module and variable of the worker, for example jobs:app")
-    parser.add_argument("--url", help="URL of the server (default: as in the app, or BATON_URL)")
     parser.add_argument("--queues", metavar="NAMES", help="serve only these of the app's queues, separated by commas")
     parser.add_argument(
         "--concurrency", type=_count, metavar="N", help="number of slots per task, instead of the app's setting"
@@ -61,14 +90,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level", choices=LEVELS, default="info", help="minimum level of the events to print (default info)"
     )
+    add_client_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    return _list(arguments) if arguments.action == "list" else _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
     )
     if arguments.processes is not None and arguments.autoscale:
         raise InvalidInput("Use either --processes or --autoscale, not both.")
+    use_for_client(arguments)
+    if arguments.context and not arguments.url:
+        arguments.url = os.environ[URL_VARIABLE]  # a flag comes before the URL of the app
     app = load(arguments.app)
     if arguments.processes is None and not arguments.autoscale:
         if arguments.url:
@@ -109,6 +146,41 @@ def load(name: str) -> Worker:
         what = "has no variable" if found is None else "has another kind of object as"
         raise InvalidInput(f"Module {module_name!r} {what} {attribute!r}: it must be a Worker, such as app = Worker().")
     return found
+
+
+# --- the workers of a server --------------------------------------------------------------------
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    server = connect(arguments)
+    found = server.get("/v1/workers")
+    if arguments.json:
+        print_json(found)
+        return 0
+    if not found["workers"]:
+        note(f"No worker receives from {server.url}. Start one with `baton worker run MODULE:APP`.")
+        return 0
+    head = ("WORKER", "STATE", "QUEUES", "HELD", "RECV/MIN", "ACK/MIN", "FAILED/MIN", "LAST SEEN", "ADDRESS", "PROGRAM")
+    rows = [
+        (
+            worker["name"],
+            worker["state"],
+            ",".join(worker["queues"]),
+            str(worker["inFlight"]),
+            rate(worker.get("receivedPerMinute")),
+            rate(worker.get("ackedPerMinute")),
+            rate(worker.get("failedPerMinute")),
+            moment(worker["lastSeenAtMs"]),
+            worker.get("address", ""),
+            worker.get("agent", ""),
+        )
+        for worker in found["workers"]
+    ]
+    print_table(head, rows, right=("HELD", "RECV/MIN", "ACK/MIN", "FAILED/MIN"))
+    return 0
+
+
+# --- arguments ----------------------------------------------------------------------------------
 
 
 def _count(text: str) -> int:
@@ -201,10 +273,10 @@ def _pool(arguments: argparse.Namespace, queues: str | None) -> Pool:
 
 
 async def _autoscale(arguments: argparse.Namespace, app: Worker, pools: list[_Pooled], stop: asyncio.Event) -> None:
-    from batonq.client.aio.baton import connect
+    from batonq.client.aio.baton import connect as connect_client
     from batonq.scaling import run_autoscaled, stats_readings
 
-    async with connect(arguments.url or app.url) as baton:
+    async with connect_client(arguments.url or app.url) as baton:
         running = [
             run_autoscaled(
                 lane.pool,

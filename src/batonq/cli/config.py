@@ -1,0 +1,37 @@
+"""`baton config show`: the settings of a running server, and where each value comes from."""
+
+from __future__ import annotations
+
+import argparse
+
+from batonq.cli.actions import add_action
+from batonq.cli.connection import add_connection_arguments, connect
+from batonq.cli.output import print_json, print_table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    show = add_action(actions, "show", "show the settings of a server and the origin of each value")
+    show.add_argument("setting", metavar="SETTING", nargs="?", help="only settings whose name contains this text")
+    show.add_argument("--changed", action="store_true", help="only settings that differ from their default")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_arguments(show)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = connect(arguments).get("/v1/config")
+    wanted = (arguments.setting or "").replace("-", "_").lower()
+    settings = [
+        setting
+        for setting in found["settings"]
+        if wanted in setting["name"] and not (arguments.changed and setting["origin"] == "default")
+    ]
+    if arguments.json:
+        print_json({**found, "settings": settings})
+        return 0
+    rows = []
+    for setting in settings:
+        origin = setting["origin"] + (f" {setting['file']}" if setting.get("file") else "")
+        rows.append((setting["name"], str(setting["value"]), origin))
+    print_table(("SETTING", "VALUE", "ORIGIN"), rows)
+    return 0

@@ -1,0 +1,97 @@
+"""Named servers with their credentials, in a file that only its owner can read: $XDG_CONFIG_HOME/baton/contexts.json."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from batonq.cli.parser import did_you_mean
+from batonq.errors import InvalidInput, NotFound
+
+FILE_NAME = "contexts.json"
+CONTEXTS_MAX = 1_000
+FILE_BYTES_MAX = 4 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """One named server. A field that is not set is empty."""
+
+    url: str
+    key: str = ""
+    secret: str = ""
+    token: str = ""
+    account: str = ""
+    ca_file: str = ""
+
+
+@dataclass
+class Contexts:
+    """All contexts of the user, and the name of the one in use (empty: none)."""
+
+    path: str
+    current: str = ""
+    named: dict[str, Context] = field(default_factory=dict)
+
+    def get(self, name: str) -> Context:
+        try:
+            return self.named[name]
+        except KeyError:
+            raise NotFound(
+                f"Context {name!r} does not exist.{did_you_mean(name, self.named)} `baton context list` lists the "
+                "contexts."
+            ) from None
+
+    def save(self) -> None:
+        """Write the file again, in one step, readable only for its owner."""
+        if len(self.named) > CONTEXTS_MAX:
+            raise InvalidInput(f"There are more than {CONTEXTS_MAX} contexts in {self.path}. Remove some first.")
+        value = {"current": self.current, "contexts": {name: _given(context) for name, context in self.named.items()}}
+        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        new = f"{self.path}.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
+            os.fchmod(file.fileno(), 0o600)  # whatever an earlier file of this name had
+            json.dump(value, file, indent=2)
+            file.write("\n")
+        os.replace(new, self.path)
+
+
+def _given(context: Context) -> dict[str, str]:
+    return {name: value for name, value in asdict(context).items() if value}
+
+
+def path() -> str:
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.join(base, "baton", FILE_NAME)
+
+
+def load() -> Contexts:
+    """The contexts of the user; none if there is no file. Raises InvalidInput if the file is not valid or not private."""
+    place = path()
+    try:
+        with open(place, encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(FILE_BYTES_MAX)
+    except FileNotFoundError:
+        return Contexts(place)
+    except OSError as problem:
+        raise InvalidInput(f"The contexts in {place} cannot be read: {problem.strerror}.") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise InvalidInput(f"Other users can read {place}, which contains credentials. Run: chmod 600 {place}")
+    try:
+        return _decode(place, json.loads(text))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InvalidInput(f"{place} is not a valid file of contexts. Correct it, or remove it.") from None
+
+
+def _decode(place: str, value: Any) -> Contexts:
+    known = {each.name for each in fields(Context)}
+    named = {
+        str(name): Context(**{key: str(text) for key, text in given.items() if key in known})
+        for name, given in value["contexts"].items()
+    }
+    current = str(value.get("current", ""))
+    return Contexts(place, current if current in named else "", named)

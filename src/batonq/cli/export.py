@@ -1,0 +1,36 @@
+"""`baton export`: write the definitions of all queues as JSON, for `baton import`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+
+from batonq.cli.connection import add_connection_arguments, connect
+from batonq.cli.exit_codes import WrongUsage
+from batonq.cli.output import note, plural
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="file to write (default: standard output)")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--json", action="store_true", help="accepted like in every command; the output is always JSON")
+    add_connection_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = arguments.file
+    if path and os.path.exists(path) and not arguments.force:
+        raise WrongUsage(f"The file {path} already exists. Choose another name, or use --force to replace it.")
+    found = connect(arguments).get("/v1/definitions")
+    text = json.dumps(found, indent=2, ensure_ascii=False)
+    if not path:
+        print(text)
+        return 0
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError as problem:
+        raise WrongUsage(f"{path} cannot be written: {problem.strerror}.") from None
+    note(f"The definitions of {plural(len(found['queues']), 'queue')} were written to {path}.")
+    return 0

@@ -1,0 +1,148 @@
+"""What commands print: tables, JSON, times, sizes, and text from messages made safe for a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+ELLIPSIS = "…"
+CELL_WIDTH_MIN = 8
+GAP = "  "
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "reverse": "7"}
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def printable(text: str) -> str:
+    """Text from a message, made safe for a terminal: on one line, without control characters."""
+    return "".join(letter if letter.isprintable() else " " if letter.isspace() else "\ufffd" for letter in text)
+
+
+def safe_lines(text: str) -> str:
+    """Like `printable`, but lines and tabs are kept."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+
+def print_json(value: Any) -> None:
+    """Indented on a terminal, on one line in a pipe or a file."""
+    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+
+def note(text: str) -> None:
+    """A remark for people: on standard error, so that it never mixes with results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def style(text: str, name: str) -> str:
+    """Text with a colour or weight, if standard output is a terminal and NO_COLOR is not set."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR"):
+        return text
+    return f"\x1b[{_STYLES[name]}m{text}\x1b[0m"
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> None:
+    """Print a table. On a terminal the last column is cut to the width of the screen; elsewhere nothing is cut."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    lines = list(table(head, rows, right=right, width=width))
+    print(style(lines[0], "bold"))
+    for line in lines[1:]:
+        print(line)
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), width: int | None = None
+) -> Iterator[str]:
+    """The lines of a table, with columns as wide as their longest cell. `right` names the columns of numbers."""
+    whole = [tuple(head), *(tuple(map(printable, row)) for row in rows)]
+    aligned_right = {head.index(name) for name in right}
+    widths = [max(len(row[column]) for row in whole) for column in range(len(head))]
+    if width is not None:
+        before = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+        widths[-1] = min(widths[-1], max(CELL_WIDTH_MIN, width - before))
+    last = len(head) - 1
+    for row in whole:
+        cells = []
+        for column, cell in enumerate(row):
+            if column in aligned_right:
+                cells.append(cell.rjust(widths[column]))
+            else:
+                cells.append(cut(cell, widths[column]) if column == last else cell.ljust(widths[column]))
+        yield GAP.join(cells).rstrip()
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: max(0, width - 1)] + ELLIPSIS
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Names and values, one per line, with the values in one column."""
+    kept = list(fields)
+    widest = max((len(name) for name, _ in kept), default=0)
+    for name, value in kept:
+        print(f"{name.ljust(widest)}{GAP}{safe_lines(value)}")
+
+
+# --- quantities -------------------------------------------------------------------------------
+
+
+def moment(at_ms: int | None) -> str:
+    """A time in UTC: 2026-11-17 19:00:00."""
+    if not at_ms:
+        return ""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(at_ms / 1000))
+
+
+def duration(seconds: float) -> str:
+    """A duration in at most two units: 0.2s, 45s, 3m20s, 2h5m, 4d3h."""
+    if seconds < 0.05:
+        return "0s"
+    if seconds < 10:
+        return f"{seconds:.1f}s".replace(".0s", "s")
+    whole = round(seconds)
+    for size, name, smaller, smaller_name in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller
+            return f"{whole // size}{name}" + (f"{rest}{smaller_name}" if rest else "")
+    return f"{whole}s"
+
+
+def size(count: float) -> str:
+    """A number of bytes: 812 B, 1.5 KiB, 3 GiB."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+def rate(per_second: float | None) -> str:
+    if per_second is None:
+        return "-"
+    if per_second and per_second < 10:
+        return f"{per_second:.1f}"
+    return f"{per_second:.0f}"
+
+
+def number(count: int) -> str:
+    """A count for a sentence: 1,234."""
+    return f"{count:,}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def body_text(message: dict[str, Any]) -> str:
+    """The body of a message from the REST API as text: text as it is, JSON as JSON, bytes as their base64."""
+    if "bodyBase64" in message:
+        return str(message["bodyBase64"])
+    body = message.get("body", "")
+    return body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)

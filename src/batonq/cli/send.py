@@ -1,0 +1,233 @@
+"""`baton send QUEUE BODY`: send messages from an argument, standard input, files or JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
+from batonq.cli.exit_codes import FAILED, WrongUsage
+from batonq.cli.output import note, plural, print_json
+from batonq.cli.progress import Progress
+from batonq.cli.quantities import parse_duration_s
+from batonq.errors import InvalidInput
+
+BATCH_MESSAGES = 500
+BATCH_BYTES = 2 << 20  # the server accepts requests of 4 MiB
+BODY_BYTES_MAX = 4 << 20
+STDIN = "-"
+PRIORITIES = ("lowest", "low", "normal", "high", "highest")
+FAILURES_SHOWN = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    parser.add_argument(
+        "body", metavar="BODY", nargs="?", help="the body; - or no body: standard input. JSON objects are sent as JSON"
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--file", action="append", default=[], metavar="FILE", help="send the content of a file; can be repeated"
+    )
+    source.add_argument("--lines", metavar="FILE", help="send each line of a file as a message; - is standard input")
+    source.add_argument(
+        "--json-lines",
+        metavar="FILE",
+        help='send a JSON object per line, {"body": …, "attributes": {…}, "messageGroupId": …}; - is standard input',
+    )
+    parser.add_argument("--text", action="store_true", help="send bodies as text, even if they are JSON")
+    parser.add_argument(
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an attribute; NAME:=5 is a number; can be repeated",
+    )
+    parser.add_argument("--group", metavar="ID", help="message group id")
+    parser.add_argument("--dedup-key", metavar="KEY", help="deduplication key")
+    parser.add_argument("--delay", type=parse_duration_s, metavar="TIME", help="delay before delivery: 30s, 5m")
+    parser.add_argument("--ttl", type=parse_duration_s, metavar="TIME", help="time after which the message expires")
+    parser.add_argument(
+        "--priority", type=_priority, metavar="PRIORITY", help=f"{', '.join(PRIORITIES)}, or a number from 0 to 255"
+    )
+    parser.add_argument("--max-receives", type=int, metavar="N", help="maximum number of receives of the message")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_arguments(parser)
+
+
+def _priority(text: str) -> int | str:
+    if text in PRIORITIES:
+        return text
+    if text.isdigit() and int(text) <= 255:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} must be {', '.join(PRIORITIES)}, or a number from 0 to 255")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.body is not None and (arguments.file or arguments.lines or arguments.json_lines):
+        raise WrongUsage("Use either BODY or one of --file, --lines and --json-lines.")
+    common = options(arguments)
+    server = connect(arguments)
+    if arguments.lines or arguments.json_lines or len(arguments.file) > 1:
+        return _send_many(server, arguments, _messages(arguments, common))
+    body = _read(arguments.file[0]) if arguments.file else _body(arguments)
+    message = {**put_body(body, text=arguments.text), **common}
+    sent = server.post(queue_path(arguments.queue, "messages"), message)
+    if arguments.json:
+        print_json({"queue": arguments.queue, "sent": 1, "failed": 0, "messages": [sent]})
+    else:
+        repeated = ", a duplicate of an earlier message" if sent.get("duplicate") else ""
+        print(f"Sent {sent['messageId']} (sequence {sent['sequence']}) to {arguments.queue}{repeated}.")
+    return 0
+
+
+# --- what to send -----------------------------------------------------------------------------
+
+
+def options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The fields that all messages of this command have in common."""
+    fields = {
+        "messageGroupId": arguments.group,
+        "deduplicationKey": arguments.dedup_key,
+        "delaySeconds": arguments.delay,
+        "ttlSeconds": arguments.ttl,
+        "priority": arguments.priority,
+        "maxReceiveCount": arguments.max_receives,
+        "attributes": parse_attributes(arguments.attribute) or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def parse_attributes(given: Iterable[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        number = name.endswith(":")
+        name = name.removesuffix(":")
+        if not equals or not name:
+            raise WrongUsage(f"--attribute {each!r} must look like colour=red, or size:=5 for a number.")
+        found[name] = _number(each, value) if number else value
+    return found
+
+
+def _number(each: str, text: str) -> int | float:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise WrongUsage(f"--attribute {each!r}: {text!r} is not a number. Use = instead of := for text.")
+    return value
+
+
+def put_body(data: bytes, *, text: bool = False) -> dict[str, Any]:
+    """The body as a field of the REST API: JSON objects and arrays as JSON, other text as text, and bytes as base64."""
+    try:
+        body = data.decode()
+    except UnicodeDecodeError:
+        return {"bodyBase64": base64.b64encode(data).decode()}
+    if not text and body.lstrip()[:1] in ("{", "["):
+        try:
+            return {"body": json.loads(body)}
+        except (ValueError, RecursionError):
+            pass
+    return {"body": body}
+
+
+def _body(arguments: argparse.Namespace) -> bytes:
+    if arguments.body is not None and arguments.body != STDIN:
+        return str(arguments.body).encode("utf-8", "surrogateescape")
+    if arguments.body is None and sys.stdin.isatty():
+        raise WrongUsage(f"The body is missing: baton send {arguments.queue} 'hello', or pipe it into standard input.")
+    return _read(STDIN)
+
+
+def _read(path: str) -> bytes:
+    try:
+        if path == STDIN:
+            data = sys.stdin.buffer.read(BODY_BYTES_MAX + 1)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(BODY_BYTES_MAX + 1)
+    except OSError as problem:
+        raise WrongUsage(f"{path} cannot be read: {problem.strerror}.") from None
+    if len(data) > BODY_BYTES_MAX:
+        raise InvalidInput(f"{path} is larger than {BODY_BYTES_MAX >> 20} MiB, the maximum size of a request.")
+    return data
+
+
+def _lines(path: str) -> Iterator[tuple[int, bytes]]:
+    """The lines of a file with their numbers, without their ends. Empty lines are left out."""
+    try:
+        file = sys.stdin.buffer if path == STDIN else open(path, "rb")  # noqa: SIM115
+    except OSError as problem:
+        raise WrongUsage(f"{path} cannot be read: {problem.strerror}.") from None
+    with file:
+        for place, line in enumerate(iter(lambda: file.readline(BODY_BYTES_MAX + 1), b""), 1):
+            if len(line) > BODY_BYTES_MAX:
+                raise InvalidInput(f"Line {place} of {path} is longer than {BODY_BYTES_MAX >> 20} MiB.")
+            line = line.removesuffix(b"\n").removesuffix(b"\r")
+            if line:
+                yield place, line
+
+
+def _messages(arguments: argparse.Namespace, common: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    if arguments.lines:
+        for _, line in _lines(arguments.lines):
+            yield {**put_body(line, text=arguments.text), **common}
+    elif arguments.json_lines:
+        for place, line in _lines(arguments.json_lines):
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = None
+            if not isinstance(value, dict) or not {"body", "bodyBase64"} & value.keys():
+                raise InvalidInput(
+                    f'Line {place} of {arguments.json_lines} is not a JSON object with a body, such as {{"body": "hello"}}.'
+                )
+            yield {**common, **value}
+    else:
+        for path in arguments.file:
+            yield {**put_body(_read(path), text=arguments.text), **common}
+
+
+# --- many -------------------------------------------------------------------------------------
+
+
+def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable[dict[str, Any]]) -> int:
+    results: list[dict[str, Any]] = []
+    with Progress(f"Sending to {arguments.queue}", 0) as bar:
+        for batch in batches(messages):
+            results += server.post(queue_path(arguments.queue, "messages:batch"), {"messages": batch})["results"]
+            bar.update(len(results))
+    failed = [result for result in results if "error" in result]
+    sent = len(results) - len(failed)
+    if arguments.json:
+        print_json({"queue": arguments.queue, "sent": sent, "failed": len(failed), "messages": results})
+    else:
+        print(f"Sent {plural(sent, 'message')} to {arguments.queue}.")
+    shown = [(place, result["error"]) for place, result in enumerate(results, 1) if "error" in result]
+    for place, error in shown[:FAILURES_SHOWN]:
+        note(f"baton: message {place} was refused: {error['detail']}")
+    if len(failed) > FAILURES_SHOWN:
+        note(f"baton: {plural(len(failed) - FAILURES_SHOWN, 'more message')} were refused.")
+    return FAILED if failed else 0
+
+
+def batches(messages: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Messages in batches that fit in one request each."""
+    batch: list[dict[str, Any]] = []
+    weight = 0
+    for message in messages:
+        own = len(json.dumps(message, ensure_ascii=False).encode())
+        if batch and (len(batch) == BATCH_MESSAGES or weight + own > BATCH_BYTES):
+            yield batch
+            batch, weight = [], 0
+        batch.append(message)
+        weight += own
+    if batch:
+        yield batch
