@@ -32,6 +32,7 @@ RETRY_POLICY = "Baton.RetryPolicy"
 SPREAD = "Baton.Spread"
 REPLICAS = "Baton.Durability"
 OWN_SHARDS = "Baton.OwnShards"
+ALARM_DEPTH = "Baton.AlarmDepth"
 OLDEST_AGE = "Baton.AgeOfOldestMessage"
 
 DURABILITY = (1, 3, 5)
@@ -352,10 +353,20 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.AlarmSeverity",
-        doc=f"Severity of the queue's alarms, a word of at most {LABEL_LENGTH_MAX} characters.",
+        doc=(
+            "Severity of the queue's alarms: info, warning or critical; or a word of the user's own, of at most "
+            f"{LABEL_LENGTH_MAX} characters, which the queue's alarms have as their label."
+        ),
         kind=_LABEL,
         field="alarm_severity",
         policy="alarm_severity",
+    ),
+    _number(
+        name=ALARM_DEPTH,
+        doc="Number of waiting messages above which the queue has an alarm. 0 means the server's --alarm-depth.",
+        high=10**12,
+        default="0",
+        field="alarm_depth",
     ),
     _number(
         name="Baton.MaximumInFlight",

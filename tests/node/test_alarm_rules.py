@@ -44,7 +44,8 @@ class World:
         unread: Sequence[str] = (),
     ) -> Outcome:
         self.rules.begin(self.now_ms)
-        self.rules.add_queues(queues)
+        for each in queues:
+            self.rules.add_queue(each)
         self.rules.add_servers(shards, nodes)
         outcome = self.rules.finish({each.id for each in queues} | {*unread}, {*unread})
         for alarm in outcome.seen:

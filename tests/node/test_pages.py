@@ -1,4 +1,4 @@
-"""What a node shows of itself: the status page's sentence, the metrics' form, alarms, events."""
+"""What a node shows of itself: the status page's sentence, the metrics' form, events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from batonq.core.commands import Counters
 from batonq.errors import Unavailable
-from batonq.node.events import ALARM_KEPT_MS, ActiveAlarm, AlarmBoard, JsonFormatter, TextFormatter, TracebackLimit
+from batonq.node.alarms.book import Alarm
+from batonq.node.events import JsonFormatter, TextFormatter, TracebackLimit
 from batonq.node.monitoring import metrics
 from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
 from batonq.node.operations import status_page as statuspage
@@ -59,15 +60,15 @@ def page(overview: Overview) -> str:
         ),
         (
             Overview(NOW_MS, [queue("orders", sla_seconds=60, visible=1, oldest_sent_ms=NOW_MS - 300_000)]),
-            "Needs attention: orders is 4 min behind its SLA.",
+            "1 queue needs you: orders is 4 min behind its SLA.",
         ),
         (
             Overview(NOW_MS, [queue("dead", dead_letters=True, visible=1_214, oldest_sent_ms=NOW_MS)]),
-            "Needs attention: dead has 1,214 dead letters.",
+            "1 queue needs you: dead has 1,214 dead letters.",
         ),
-        (Overview(NOW_MS, [queue("a", dead=1)]), "Needs attention: a has 1 dead message."),
-        (Overview(NOW_MS, shards=[shard("stopped", "")]), "Needs attention: shard 0 is stopped."),
-        (Overview(NOW_MS, shards=[shard(room="reserve")]), "Needs attention: the disk of shard 0 is full."),
+        (Overview(NOW_MS, [queue("a", dead=1)]), "1 queue needs you: a has 1 dead message."),
+        (Overview(NOW_MS, shards=[shard("stopped", "")]), "1 problem needs you: shard 0 is stopped."),
+        (Overview(NOW_MS, shards=[shard(room="reserve")]), "1 problem needs you: the disk of shard 0 is full."),
     ],
 )
 def test_the_page_begins_with_the_answer(overview: Overview, sentence: str) -> None:
@@ -79,7 +80,15 @@ def test_an_empty_page_says_how_to_make_a_queue() -> None:
 
 
 def test_what_others_wrote_is_shown_as_text() -> None:
-    alarm = ActiveAlarm("k", "<script>alert(1)</script>", "warning", NOW_MS, 3)
+    alarm = Alarm(
+        id="depth.a",
+        kind="depth",
+        severity="warning",
+        text="<script>alert(1)</script>",
+        raised_ms=NOW_MS,
+        last_ms=NOW_MS,
+        count=3,
+    )
     html = page(Overview(NOW_MS, [queue("a<b")], alarms=[alarm]))
     assert "<script>alert" not in html and "&lt;script&gt;" in html and "a&lt;b" in html and "3 times" in html
 
@@ -113,23 +122,7 @@ def test_metrics_have_help_type_and_plain_numbers() -> None:
     assert {line.split("{")[0].split(" ")[0] for line in lines if not line.startswith("#")} <= names
 
 
-# --- alarms and events ------------------------------------------------------------------------
-
-
-def test_an_alarm_is_one_condition_however_often_it_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    now_ms = NOW_MS
-    board = AlarmBoard(lambda: now_ms, 2)
-    for _ in range(3):
-        board.put("full", "the disk is full")
-    assert len(caplog.records) == 1 and board.active()[0].count == 3 and board.raised == 3
-    now_ms += 1
-    board.put("other", "something else")
-    now_ms += 1
-    board.put("third", "a third thing")
-    assert [alarm.key for alarm in board.active()] == ["third", "other"]
-    board.clear("third")
-    now_ms += ALARM_KEPT_MS + 1
-    assert board.active() == []
+# --- events -----------------------------------------------------------------------------------
 
 
 def test_events_are_a_json_object_or_a_readable_line() -> None:

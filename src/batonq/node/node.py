@@ -28,6 +28,9 @@ from batonq.log.ownership import LockFileOwnership, MirrorDirectory
 from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.alarms.desk import ALONE, AlarmDesk, OwnershipFacts
+from batonq.node.alarms.store import AlarmStore
+from batonq.node.alarms.webhooks import Webhooks
 from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
@@ -105,6 +108,8 @@ class Node:
         self.everywhere = Everywhere(settings.node or socket.gethostname())
         self._rates = RateSampler(self.shards, self.clock.now_ms)
         self._sampling: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self.alarm_desk: AlarmDesk
         self._overview_reader: OverviewReader
         self.count_front: Callable[[], Front] = list  # set by the front door
 
@@ -131,6 +136,7 @@ class Node:
             raise
         self.started = True
         self._sampling = self._loop.create_task(self._rates.run())
+        self._watching = self._loop.create_task(self.alarm_desk.run())
 
     @contextlib.asynccontextmanager
     async def only_catalog(self) -> AsyncIterator[CatalogHost]:
@@ -293,6 +299,32 @@ class Node:
         )
         self.everywhere.provide("overview", self._read_overview)
         self.everywhere.provide("front", self._read_front)
+        self.alarm_desk = AlarmDesk(
+            self.settings,
+            self.alarms,
+            everywhere=self.everywhere,
+            overview=self.overview,
+            queues=lambda: self.catalog.current().queues.values(),
+            ownership=self._read_ownership,
+            evaluates=self._evaluates_alarms,
+            webhooks=Webhooks(self.settings, self.alarms, time_s=self.time_s, random_bytes=self.world.random_bytes),
+            now_ms=self.clock.now_ms,
+            store=self._alarm_store(),
+        )
+
+    def _alarm_store(self) -> AlarmStore | None:
+        if not self.world.threads:
+            return None
+        member = self.settings.node if self.settings.processes > 1 else ""
+        return AlarmStore(self.settings.data, member)
+
+    def _evaluates_alarms(self) -> bool:
+        """Whether this node is the one of the server that evaluates the alarms' rules."""
+        return True
+
+    async def _read_ownership(self) -> OwnershipFacts:
+        """What the alarms' rules need to know of a cluster."""
+        return ALONE
 
     def _route(self) -> Route | None:
         """The routes to shards that other nodes serve; None: there are none."""
@@ -385,7 +417,9 @@ class Node:
             )
 
     async def _close(self) -> None:
-        await end(self._sampling)
+        await end(self._sampling, self._watching)
+        if hasattr(self, "alarm_desk"):
+            await self.alarm_desk.close()
         for keeper in self.shards:
             await keeper.close()
         if hasattr(self, "catalog"):

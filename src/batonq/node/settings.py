@@ -16,6 +16,7 @@ from batonq.core.limits import (
     ShardLimits,
 )
 from batonq.errors import InvalidInput
+from batonq.node.alarms.webhook_request import parse_webhooks
 from batonq.queue_attributes import DURABILITY, SPREAD_MAX
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -171,7 +172,29 @@ class Settings:
         256, "Maximum number of unacknowledged entries per channel between shards. At most 3411."
     )
     window_bytes: int = setting(4 * MIB, "Maximum number of unacknowledged bytes per channel between shards.")
-    alarms_max: int = setting(1_000, "Maximum number of alarms that are kept.")
+    alarms_max: int = setting(1_000, "Maximum number of active alarms that are kept.")
+
+    # --- alarms
+    alarm_depth: int = setting(
+        100_000,
+        "Number of waiting messages above which a queue without an alarmDepth of its own has an alarm; 0: none.",
+    )
+    alarm_unusual_factor: float = setting(
+        2.0, "A queue has an alarm when this many times its usual number of messages wait for five minutes; 0: none."
+    )
+    alarm_no_consumer_s: float = setting(
+        300.0, "Time for which messages may wait without any consumer before there is an alarm."
+    )
+    alarm_disk_share: float | None = setting(
+        None,
+        "Share of the data directory's disk in use above which there is an alarm. Default: 0.8, in development 0.95.",
+    )
+    alarm_webhooks: str = setting("", "URLs, separated by commas, to which every change of an alarm is sent.")
+    alarm_webhook_secret_file: str = setting("", "File that contains the secret with which webhooks are signed.")
+    alarm_webhook_hosts: str = setting(
+        "", "The only hosts to which webhooks may be sent, separated by commas. If empty, any host of a URL is allowed."
+    )
+    alarm_webhook_private: bool = setting(False, "Whether webhooks may be sent to private and loopback addresses.")
 
     # --- commit
     inline_sync_us: int = setting(
@@ -213,6 +236,13 @@ class Settings:
         if self.address_share is None:
             return 1.0 if self.dev else 0.5
         return self.address_share
+
+    @property
+    def disk_share(self) -> float:
+        """The value of `alarm_disk_share`, or the profile's default."""
+        if self.alarm_disk_share is None:
+            return 0.95 if self.dev else 0.8
+        return self.alarm_disk_share
 
     @property
     def own_hosts(self) -> list[str]:
@@ -268,6 +298,7 @@ class Settings:
         if self.advertise:
             self._check_cluster()
         self._check_limits()
+        self._check_alarms()
         if self.lease_s < 1:
             raise InvalidInput(f"--lease-s must be at least 1, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
@@ -282,6 +313,18 @@ class Settings:
                 )
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"--public-url must start with http:// or https://, not {self.public_url!r}.")
+
+    def _check_alarms(self) -> None:
+        if self.alarm_depth < 0 or self.alarm_unusual_factor < 0 or self.alarm_no_consumer_s < 0:
+            raise InvalidInput("--alarm-depth, --alarm-unusual-factor and --alarm-no-consumer-s must not be negative.")
+        if not 0 < self.disk_share < 1:
+            raise InvalidInput(f"--alarm-disk-share must be greater than 0 and less than 1, not {self.disk_share:g}.")
+        hooks = parse_webhooks(self.alarm_webhooks, self.alarm_webhook_hosts, self.alarm_webhook_private)
+        if hooks and not self.alarm_webhook_secret_file:
+            raise InvalidInput(
+                "--alarm-webhooks needs --alarm-webhook-secret-file: webhooks are signed. Create a secret (openssl "
+                "rand -hex 32), store it in a file, and give it to the receiver too."
+            )
 
     def _check_limits(self) -> None:
         """See core/limits.py: a frame must have room for its current content plus one more command."""

@@ -86,6 +86,7 @@ class AlarmBook:
         self.left_out = 0  # alarms that found no room
         self.listeners: list[Listener] = []
         self.changes = 0  # grows with every change that is worth saving
+        self.evaluating = True  # False: another node's rules raise alarms, and what this node's rules raised is old
         self.history: deque[Alarm] = deque(maxlen=HISTORY_MAX)  # newest first
         self._now_ms = now_ms
         self._limit = limit
@@ -197,7 +198,7 @@ class AlarmBook:
     def active(self) -> list[Alarm]:
         """The active alarms: the most severe first, then the newest."""
         self._forget_old()
-        return sorted(self._alarms.values(), key=urgency)
+        return sorted((alarm for alarm in self._alarms.values() if self.evaluating or not alarm.ruled), key=urgency)
 
     def get(self, id: str) -> Alarm | None:
         return self._alarms.get(id)
@@ -266,6 +267,11 @@ def alarm_id(kind: str, of: str | int = "") -> str:
 def queue_id(name: str, account: str, own_account: str) -> str:
     """How alarms name a queue: with its account, unless that is the server's own."""
     return name if account == own_account else f"{name}@{account}"
+
+
+def merged(alarms: Iterable[Alarm]) -> list[Alarm]:
+    """The alarms of several nodes: the most severe first, then the newest."""
+    return sorted({alarm.id: alarm for alarm in alarms}.values(), key=urgency)
 
 
 def urgency(alarm: Alarm) -> tuple[int, int, str]:

@@ -207,7 +207,7 @@ _ROWS = (
     AlarmKind(
         "disk-space",
         WARNING,
-        "The data directory's disk is 80% full (`--alarm-disk-share`). It ends 2% below.",
+        "The data directory's disk is 80% full, in development 95% (`--alarm-disk-share`). It ends 2% below.",
         "Free disk space, move the data directory, or shorten what is kept (--history-hours, --history-bytes).",
         escalates="The disk is 90% full, or halfway from the mark to full if that is more.",
         clear_after_s=30,

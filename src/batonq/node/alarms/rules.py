@@ -13,7 +13,8 @@ from typing import NamedTuple
 from batonq.node.alarms.book import Alarm, alarm_id
 from batonq.node.alarms.kinds import KINDS, label_of, severity_of
 from batonq.node.alarms.usual import UsualDepths
-from batonq.node.quantities import duration, plural
+from batonq.node.clock import duration
+from batonq.node.quantities import plural
 
 STATES_MAX = 50_000
 SLA_SHARES = (0.8, 1.0)
@@ -134,10 +135,9 @@ class Rules:
         self._now_ms = now_ms
         self._alarms, self._ended, self._seen = [], [], set()
 
-    def add_queues(self, queues: Iterable[QueueFacts]) -> None:
-        for queue in queues:
-            for condition in self._queue_conditions(queue):
-                self._step(condition)
+    def add_queue(self, queue: QueueFacts) -> None:
+        for condition in self._queue_conditions(queue):
+            self._step(condition)
 
     def add_servers(self, shards: Iterable[ShardFacts], nodes: Iterable[NodeFacts]) -> None:
         for condition in (*_shard_conditions(shards), *self._node_conditions(nodes)):

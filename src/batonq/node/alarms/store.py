@@ -33,7 +33,9 @@ class AlarmStore:
         except FileNotFoundError:
             return Saved()
         except (OSError, msgspec.MsgspecError) as problem:
-            text = f"The alarms in {self.path} cannot be read, so their history and acknowledgements are lost: {problem}"
+            text = (
+                f"The alarms in {self.path} cannot be read, so their history and acknowledgements are lost: {problem}"
+            )
             events.warning("alarms_unreadable", text)
             return Saved()
         saved.active = [alarm for alarm in saved.active if _known(alarm.kind, alarm.severity)]

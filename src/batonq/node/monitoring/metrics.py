@@ -11,6 +11,7 @@ from batonq import __version__
 from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+ALARM_SERIES_MAX = 200
 
 
 class Metric(NamedTuple):
@@ -67,6 +68,10 @@ COMMIT_ROWS = _counter("baton_commit_records_total", "Number of records committe
 COMMIT_BYTES = _counter("baton_commit_bytes_total", "Number of bytes committed.")
 COMMIT_SECONDS = _counter("baton_commit_seconds_total", "Total time spent waiting for commits.")
 ALARMS = _gauge("baton_alarms", "Number of active alarms.")
+ALARM_ACTIVE = _gauge(
+    "baton_alarm_active",
+    f"Number of active alarms, by kind, severity and queue. Beyond {ALARM_SERIES_MAX} series the queue is left out.",
+)
 ALARMS_RAISED = _counter("baton_alarms_raised_total", "Number of alarms raised since the node started.")
 MISSING = _gauge("baton_queues_unavailable", "Number of queues whose shard is not being served.")
 HISTORY_BYTES = _counter("baton_history_bytes_total", "Number of bytes of history served.")
@@ -124,6 +129,7 @@ def render(overview: Overview) -> bytes:
     for metric, read in shard_metrics:
         block(lines, metric, [(f'shard="{shard.number}"', float(read(shard))) for shard in overview.shards])
     block(lines, ALARMS, [("", len(overview.alarms))])
+    block(lines, ALARM_ACTIVE, _alarm_samples(overview))
     block(lines, ALARMS_RAISED, [("", overview.alarms_raised)])
     block(lines, MISSING, [("", overview.missing)])
     block(lines, HISTORY_BYTES, [("", overview.history.bytes_served)])
@@ -157,6 +163,16 @@ def labelled(fronts: Mapping[str, Front]) -> Front:
                 samples.append((f'{labels},process="{name}"' if labels else f'process="{name}"', value))
         whole.append((metric, samples))
     return whole
+
+
+def _alarm_samples(overview: Overview) -> list[tuple[str, float]]:
+    """The most severe alarms come first, so those keep the names of their queues."""
+    counted: dict[str, int] = {}
+    for alarm in overview.alarms:
+        queue = alarm.queue if len(counted) < ALARM_SERIES_MAX else ""
+        labels = f'kind="{alarm.kind}",severity="{alarm.severity}",queue="{queue}"'
+        counted[labels] = counted.get(labels, 0) + 1
+    return [*counted.items()]
 
 
 def _queue_labels(queue: QueueReading) -> str:

@@ -17,7 +17,7 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Counters
 from batonq.errors import BatonError
-from batonq.node.alarms.book import Alarm, AlarmBook
+from batonq.node.alarms.book import Alarm, AlarmBook, merged
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.monitoring.everywhere import Part
 from batonq.node.monitoring.process import ProcessReading, read_process
@@ -28,6 +28,7 @@ from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.group_commit import CommitStatistics
 from batonq.node.shard_host.host import committed
 from batonq.node.shard_host.keeper import KeeperState, ShardKeeper
+from batonq.queue_attributes import ALARM_DEPTH
 
 READ_AT_ONCE = 200  # queues whose counters are read before other requests get a turn
 LINES_AT_ONCE = 20_000  # and groups
@@ -56,6 +57,8 @@ class QueueReading(NamedTuple):
     max_receives: int = 0  # 0: unlimited
     severity: str = ""  # of the queue's alarms, as its owner has set it
     created_ms: int = 0
+    alarm_depth: int = 0  # 0: the server's
+    expiry_to_dead_letter: bool = False
 
 
 class ShardReading(NamedTuple):
@@ -241,6 +244,8 @@ class OverviewReader:
             max_receives=policy.max_receives,
             severity=policy.alarm_severity,
             created_ms=entry.created_ms,
+            alarm_depth=int(entry.attributes.get(ALARM_DEPTH, 0)),
+            expiry_to_dead_letter=policy.expiry_to_dead_letter,
         )
 
     async def _blocked_groups(self) -> dict[tuple[int, int], int]:
@@ -307,9 +312,7 @@ def joined(parts: Sequence[Part], catalog: Catalog | None, shards: int) -> Overv
             if shard.owner or (shard.state not in SERVED_ELSEWHERE and shard.number not in told):
                 told[shard.number] = shard
     whole.shards = [told.get(number) or away(number) for number in range(shards)]
-    whole.alarms = sorted(
-        (alarm for part in found for alarm in part.alarms), key=lambda alarm: alarm.last_ms, reverse=True
-    )
+    whole.alarms = merged(alarm for part in found for alarm in part.alarms)
     whole.alarms_raised = sum(part.alarms_raised for part in found)
     if found:
         whole.history = HistoryReading(*map(sum, zip(*(part.history for part in found), strict=True)))

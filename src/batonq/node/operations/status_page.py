@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 
 from batonq import __version__
+from batonq.node.alarms.verdict import Verdict, judge
 from batonq.node.clock import duration
 from batonq.node.monitoring.overview import Overview, QueueReading
 from batonq.node.operations.page_headers import page_headers
+from batonq.node.quantities import plural
 
 ROWS_MAX = 500
 _SECOND_MS = 1000
@@ -75,20 +77,19 @@ HEADERS = (("Cache-Control", "no-store"), *page_headers(_STYLE, _SCRIPT))
 
 def render(overview: Overview, address: str, *, dev: bool) -> str:
     """Render the whole page. `address` is where the browser reached the node."""
-    troubles = needing(overview)
-    sentence = _sentence(overview, troubles)
-    mark = "bad" if troubles else "good"
+    verdict = judge(overview)
+    mark = "bad" if verdict.problems else "good"
     profile = "development profile: signatures are not checked" if dev else "secured"
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{escape(_title(troubles))}</title>"
+        f"<title>{escape(_title(verdict))}</title>"
         '<noscript><meta http-equiv="refresh" content="5"></noscript>'
         f"<style>{_STYLE}</style></head><body>"
         f"<header><b>Baton</b> &middot; {escape(profile)}</header>"
-        f'<main><h1 class="{mark}">{escape(sentence)}</h1>'
+        f'<main><h1 class="{mark}">{escape(verdict.sentence)}</h1>'
         f"{_alarms(overview)}{_queues(overview, address)}{_shards(overview)}</main>"
         f'<footer>Baton {__version__} &middot; <a href="/metrics">metrics</a> '
         f'<span id="stale" role="status"></span></footer>'
@@ -96,42 +97,8 @@ def render(overview: Overview, address: str, *, dev: bool) -> str:
     )
 
 
-def needing(overview: Overview) -> list[str]:
-    """What needs attention, most urgent first, each as part of a sentence."""
-    troubles = [f"shard {shard.number} is {shard.state}" for shard in overview.shards if shard.state != "serving"]
-    troubles += [
-        f"the disk of shard {shard.number} is full" for shard in overview.shards if shard.room not in ("plenty", "")
-    ]
-    for queue in overview.queues:
-        late_ms = overview.age_ms(queue) - queue.sla_seconds * _SECOND_MS
-        if queue.sla_seconds and late_ms > 0:
-            troubles.append(f"{queue.name} is {duration(late_ms)} behind its SLA")
-    for queue in overview.queues:
-        waiting = queue.counters.visible + queue.counters.in_flight
-        if queue.dead_letters and waiting:
-            troubles.append(f"{queue.name} has {_plural(waiting, 'dead letter')}")
-        elif queue.counters.dead:
-            troubles.append(f"{queue.name} has {_plural(queue.counters.dead, 'dead message')}")
-    return troubles
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" + ("" if count == 1 else "s")
-
-
-def _sentence(overview: Overview, troubles: list[str]) -> str:
-    if troubles:
-        more = f"; and {len(troubles) - 4} more" if len(troubles) > 4 else ""
-        return "Needs attention: " + "; ".join(troubles[:4]) + more + "."
-    if not overview.queues:
-        return "All well; there are no queues yet."
-    oldest_ms = max(overview.age_ms(queue) for queue in overview.queues)
-    tail = f"oldest message {duration(oldest_ms)}" if oldest_ms else "all empty"
-    return f"All well: {_plural(len(overview.queues), 'queue')}, {tail}."
-
-
-def _title(troubles: list[str]) -> str:
-    return f"({len(troubles)}) Baton" if troubles else "Baton"
+def _title(verdict: Verdict) -> str:
+    return f"({len(verdict.problems)}) Baton" if verdict.problems else "Baton"
 
 
 def _alarms(overview: Overview) -> str:
@@ -154,7 +121,7 @@ def _queues(overview: Overview, address: str) -> str:
     head = "".join(f"<th scope=col>{name}</th>" for name in heads)
     rows = "".join(_row(overview, queue) for queue in overview.queues[:ROWS_MAX])
     more = len(overview.queues) - ROWS_MAX
-    rest = f'<p class="soft">{_plural(more, "more queue")}: see the metrics for all queues.</p>' if more > 0 else ""
+    rest = f'<p class="soft">{plural(more, "more queue")}: see the metrics for all queues.</p>' if more > 0 else ""
     return (
         f'<div class="wide"><table><thead><tr><th scope=col>queue</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{rest}"

@@ -135,6 +135,9 @@ class ProcessNode(RoutedNode):
                 raise Unavailable("The first process has not created the shards yet.")
             await asyncio.sleep(AGAIN_S)
 
+    def _evaluates_alarms(self) -> bool:
+        return self.place.first
+
     def _keeper(self, number: int) -> ShardKeeper:
         if self.place.has(number):
             return super()._keeper(number)
