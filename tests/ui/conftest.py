@@ -1,10 +1,9 @@
-"""A real Chromium and real servers. Without a Chromium every test of this folder is skipped, with the reason."""
+"""A real Chromium and real servers. Without a Chromium the tests that need one are skipped, with the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +29,7 @@ WAIT_MS = 60_000
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if find_browser() is None:
         for item in items:
-            if item.path.is_relative_to(Path(__file__).parent):
+            if "browser" in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.skip(reason=f"needs a browser: {why_missing()}"))
 
 

@@ -1,6 +1,26 @@
 """The pages of the dashboard. Each module has its handlers and a table of its routes."""
 
-from batonq.api.ui.pages import overview
+from batonq.api.ui.pages import (
+    alarms,
+    cluster,
+    dead_letters,
+    jobs,
+    keys,
+    message,
+    overview,
+    redrive,
+    workers,
+)
 from batonq.api.ui.routes import Route
 
-ROUTES: tuple[Route, ...] = (*overview.ROUTES,)
+ROUTES: tuple[Route, ...] = (
+    *overview.ROUTES,
+    *message.ROUTES,
+    *dead_letters.ROUTES,
+    *redrive.ROUTES,
+    *jobs.ROUTES,
+    *workers.ROUTES,
+    *cluster.ROUTES,
+    *alarms.ROUTES,
+    *keys.ROUTES,
+)

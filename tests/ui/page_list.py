@@ -1,0 +1,61 @@
+"""Every page of the dashboard, on a server with something to show on each. Tests and pictures go through this list."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from tests.system.process import baton
+from tests.ui.servers import UiServer
+
+
+class Shown(NamedTuple):
+    """What the pages are about."""
+
+    queue: str
+    dead_letter_queue: str
+    message: str  # in flight
+    dead_letter: str
+    job: str
+
+
+def fill(server: UiServer) -> Shown:
+    """The demo's queues and messages, and a redrive that takes a while."""
+    done = baton("demo", "--url", server.url, "--once")
+    assert done.returncode == 0, done.stderr
+    rest = server.rest
+    queue, dead = "demo-orders", "demo-emails-dead"
+    held = rest("GET", f"/v1/queues/{queue}/messages?state=IN_FLIGHT&limit=1")["messages"][0]["currentId"]
+    letter = rest("GET", f"/v1/queues/{dead}/messages?limit=1")["messages"][0]["currentId"]
+    job = rest("POST", "/v1/queues/demo-thumbnails-dead:redrive", {"maxMessagesPerSecond": 1})["jobId"]
+    return Shown(queue, dead, held, letter, job)
+
+
+def paths(shown: Shown) -> dict[str, str]:
+    """Path by name. Names are file names of pictures."""
+    queue, dead = f"/ui/queues/{quote(shown.queue)}", f"/ui/queues/{quote(shown.dead_letter_queue)}"
+    return {
+        "overview": "/ui",
+        "message": f"{queue}/messages/{shown.message}",
+        "dead-letter": f"{dead}/messages/{shown.dead_letter}",
+        "dead-letter-queues": "/ui/dead-letters",
+        "dead-letters": f"{dead}/dead-letters",
+        "jobs": "/ui/jobs",
+        "job": f"/ui/jobs/{shown.job}",
+        "workers": "/ui/workers",
+        "cluster": "/ui/cluster",
+        "alarms": "/ui/alarms",
+        "keys": "/ui/keys",
+    }
+
+
+def is_listed(route: str, listed: dict[str, str]) -> bool:
+    """Whether a route such as `/ui/jobs/{job}` is that of a listed path."""
+    parts = route.split("/")
+    return any(_fits(parts, path.partition("?")[0].split("/")) for path in listed.values())
+
+
+def _fits(parts: list[str], given: list[Any]) -> bool:
+    return len(parts) == len(given) and all(
+        part.startswith("{") or part == text for part, text in zip(parts, given, strict=True)
+    )

@@ -1,0 +1,61 @@
+"""`make screenshots`: every page of the dashboard as a picture, wide and narrow, light and dark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.ui.conftest import FLAGS, WAIT_MS
+from tests.ui.page_list import fill, paths
+from tests.ui.servers import UiServer
+from tools.browser import find_browser, why_missing
+
+SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
+THEMES = ("light", "dark")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", default="screenshots", help="directory for the pictures (default screenshots)")
+    parser.add_argument("--only", default="", help="only pages whose name contains this text")
+    given = parser.parse_args()
+    program = find_browser()
+    if program is None:
+        print(f"No pictures: {why_missing()}.", file=sys.stderr)
+        return 1
+    out = Path(given.out)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as data, UiServer(Path(data) / "data") as server, sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
+        listed = paths(fill(server))
+        chosen = {name: path for name, path in listed.items() if given.only in name}
+        for size in SIZES:
+            for theme in THEMES:
+                picture(browser, server.url, chosen, size, theme, out)
+        browser.close()
+    print(f"{len(chosen) * len(SIZES) * len(THEMES)} pictures in {out}")
+    return 0
+
+
+def picture(browser: Browser, url: str, pages: dict[str, str], size: str, theme: str, out: Path) -> None:
+    width, height = SIZES[size]
+    scheme: object = theme
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)  # type: ignore[arg-type]
+    context.set_default_timeout(WAIT_MS)
+    page = context.new_page()
+    for name, path in pages.items():
+        response = page.goto(url + path)
+        page.wait_for_load_state("load")
+        page.wait_for_timeout(600)  # plots are drawn
+        page.screenshot(path=out / f"{name}-{size}-{theme}.png", full_page=True)
+        if response is None or response.status != 200:
+            print(f"{path}: {response and response.status}", file=sys.stderr)
+    context.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

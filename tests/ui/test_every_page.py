@@ -1,0 +1,137 @@
+"""What holds for every page: no error, nothing from elsewhere, accessible, readable without a script, safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from batonq.api.ui.pages import ROUTES
+from tests.ui.axe import assert_accessible
+from tests.ui.conftest import Open
+from tests.ui.page_list import Shown, fill, is_listed, paths
+from tests.ui.servers import UiServer
+from tests.ui.xss import PAYLOADS, SHORT, Planted, plant, poke
+
+NAMES = tuple(paths(Shown("", "", "", "", "")))
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UiServer, Shown]]:
+    with UiServer(tmp_path_factory.mktemp("pages")) as server:
+        yield server, fill(server)
+
+
+def test_every_route_is_in_the_list() -> None:
+    listed = paths(Shown("q", "d", "m", "l", "j"))
+    missing = [
+        route.path
+        for route in ROUTES
+        if route.show is not None and not route.path.startswith("/ui/data/") and not is_listed(route.path, listed)
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_no_error_and_is_accessible(
+    open_page: Open, filled: tuple[UiServer, Shown], name: str, scheme: str
+) -> None:
+    server, shown = filled
+    opened = open_page(server, color_scheme=scheme)
+    page = opened.go(paths(shown)[name])
+    page.wait_for_load_state("load")
+    assert page.title().endswith("· Baton")
+    assert page.locator("h1").count() == 1
+    assert_accessible(page)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_fits_on_a_phone(open_page: Open, filled: tuple[UiServer, Shown], name: str) -> None:
+    server, shown = filled
+    page = open_page(server, viewport=PHONE).go(paths(shown)[name])
+    page.wait_for_load_state("load")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+    assert_accessible(page)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_can_be_read_without_a_script(open_page: Open, filled: tuple[UiServer, Shown], name: str) -> None:
+    server, shown = filled
+    plain = open_page(server, java_script_enabled=False).go(paths(shown)[name])
+    text = plain.locator("main").inner_text()
+    assert len(text) > 40
+    assert plain.locator("#verdict").inner_text().strip() or plain.locator("h1").inner_text().strip()
+
+
+# --- texts of an attacker ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UiServer, Planted]]:
+    with UiServer(tmp_path_factory.mktemp("attacked")) as server:
+        planted = plant(server.rest, "attacked")
+        server.rest("POST", "/v1/keys", {"name": SHORT})
+        yield server, planted
+
+
+def _places(planted: Planted) -> dict[str, str]:
+    queue, dead = f"/ui/queues/{planted.queue}", f"/ui/queues/{planted.dead_letter_queue}"
+    reflected = quote(PAYLOADS[1], safe="")
+    return {
+        "overview": "/ui",
+        "waiting": f"{queue}/messages/{planted.message_id}",
+        "held": f"{queue}/messages/{planted.held_id}",
+        "dead": f"{dead}/messages/{planted.dead_id}",
+        "dead-letters": f"{dead}/dead-letters",
+        "filtered": f"{dead}/dead-letters?text={reflected}&errorClass={reflected}",
+        "dead-letter-queues": "/ui/dead-letters",
+        "workers": "/ui/workers",
+        "alarms": "/ui/alarms",
+        "keys": "/ui/keys",
+        "jobs": "/ui/jobs",
+    }
+
+
+@pytest.mark.parametrize("name", list(_places(Planted("", "", "", "", ""))))
+def test_no_planted_text_runs(open_page: Open, attacked: tuple[UiServer, Planted], name: str) -> None:
+    server, planted = attacked
+    page = open_page(server).go(_places(planted)[name])
+    page.wait_for_load_state("load")
+    poke(page)
+    for summary in page.locator("summary").all():  # what is folded is looked at too
+        if summary.is_visible():
+            summary.click()
+    poke(page)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("waiting", PAYLOADS[0]),
+        ("held", SHORT),
+        ("dead", PAYLOADS[0]),
+        ("dead-letters", PAYLOADS[0]),
+        ("workers", SHORT),
+        ("keys", SHORT),
+    ],
+)
+def test_the_planted_text_is_shown_as_text(
+    open_page: Open, attacked: tuple[UiServer, Planted], name: str, text: str
+) -> None:
+    """Else the test above would show nothing."""
+    server, planted = attacked
+    page = open_page(server).go(_places(planted)[name])
+    assert text in page.locator("main").inner_text()
+
+
+@pytest.mark.parametrize("path", ["/ui/{}", "/ui/queues/{}", "/ui/queues/attacked/messages/{}", "/ui/jobs/{}"])
+def test_no_text_of_an_address_runs(open_page: Open, attacked: tuple[UiServer, Planted], path: str) -> None:
+    server, _ = attacked
+    opened = open_page(server)
+    for payload in PAYLOADS:
+        with opened.watch.expecting("the server responded with a status of 404"):
+            opened.page.goto(server.url + path.format(quote(payload, safe="")))
+        poke(opened.page)
