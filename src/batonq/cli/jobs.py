@@ -10,7 +10,18 @@ from urllib.parse import quote
 from batonq.cli.actions import add_action
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import DONE, FAILED
-from batonq.cli.output import body_text, cut, moment, note, plural, print_fields, print_json, print_table, printable, rate
+from batonq.cli.output import (
+    body_text,
+    cut,
+    moment,
+    note,
+    plural,
+    print_fields,
+    print_json,
+    print_table,
+    printable,
+    rate,
+)
 from batonq.cli.progress import Progress
 
 ENDED = ("COMPLETED", "CANCELLED", "FAILED")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from batonq.cli.connection import add_client_arguments, use_for_client
-from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import BatonError, InvalidInput
 from batonq.scaling.autoscale import Autoscale, parse_lane
