@@ -92,7 +92,7 @@ def _check(arguments: argparse.Namespace) -> None:
             raise WrongUsage(f"--{flag} must be from {low:,} to {high:,}, not {getattr(arguments, flag):,}.")
     if arguments.batch * arguments.size > REQUEST_BYTES_MAX:
         raise WrongUsage(
-            f"--batch {arguments.batch} times --size {arguments.size:,} is larger than a request may be. Reduce one of them."
+            f"--batch {arguments.batch} times --size {arguments.size:,} is too large for a request. Reduce one."
         )
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 SHELLS = ("bash", "zsh", "fish")
 INSTALL = {
-    "bash": "# Load it with: eval \"$(baton completion bash)\", for example in ~/.bashrc.",
-    "zsh": "# Load it with: eval \"$(baton completion zsh)\", for example in ~/.zshrc after compinit.",
+    "bash": '# Load it with: eval "$(baton completion bash)", for example in ~/.bashrc.',
+    "zsh": '# Load it with: eval "$(baton completion zsh)", for example in ~/.zshrc after compinit.',
     "fish": "# Load it with: baton completion fish | source, for example in ~/.config/fish/config.fish.",
 }
 QUEUES = "baton queue list --all --names"
@@ -71,7 +71,7 @@ def _bash(entries: list[Entry]) -> str:
         f"    {'|'.join(QUEUE_FLAGS)}) queues=yes ;;",
         "  esac",
         '  if [[ -n "$queues" ]]; then',
-        f"    COMPREPLY=($(compgen -W \"$({QUEUES} 2>/dev/null)\" -- \"$word\"))",
+        f'    COMPREPLY=($(compgen -W "$({QUEUES} 2>/dev/null)" -- "$word"))',
         "    return",
         "  fi",
         '  local known="" named=""',
@@ -86,7 +86,7 @@ def _bash(entries: list[Entry]) -> str:
     lines += [
         "  esac",
         '  if [[ -n "$named" && "$word" != -* ]]; then',
-        f"    known=\"$known $({QUEUES} 2>/dev/null)\"",
+        f'    known="$known $({QUEUES} 2>/dev/null)"',
         "  fi",
         '  COMPREPLY=($(compgen -W "$known" -- "$word"))',
         "}",
@@ -125,7 +125,7 @@ def _zsh(entries: list[Entry]) -> str:
     lines += [
         "  esac",
         '  if [[ -n "$named" && "${words[CURRENT]}" != -* ]]; then',
-        f"    compadd -- ${{(f)\"$({QUEUES} 2>/dev/null)\"}}",
+        f'    compadd -- ${{(f)"$({QUEUES} 2>/dev/null)"}}',
         "  fi",
         '  [[ "$named" == only ]] || _describe -t commands "baton" known',
         "  _files",

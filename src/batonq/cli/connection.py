@@ -103,7 +103,9 @@ def use_for_client(arguments: argparse.Namespace) -> None:
     """
     target = _Resolution(arguments, os.environ, client=True).target()
     if target.token and not target.key:
-        raise WrongUsage(f"{target.origin} has an admin token. This command needs an access key: see `baton keys create`.")
+        raise WrongUsage(
+            f"{target.origin} has an admin token. This command needs an access key: see `baton keys create`."
+        )
     if target.key:
         os.environ[KEY_VARIABLE], os.environ[SECRET_VARIABLE] = target.key, target.secret
     if target.ca_file:
@@ -282,10 +284,14 @@ class Server:
         query: Mapping[str, Any] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Any:
-        """The decoded answer; None if it is empty. Raises the error that the server reports."""
+        """The decoded answer; None if it is empty. Raises the error that the server reports.
+
+        `body` is a value to encode, or bytes that are JSON already.
+        """
         given = {name: _text(value) for name, value in (query or {}).items() if value is not None}
         target = self._prefix + path + (f"?{urlencode(given, quote_via=quote)}" if given else "")
-        data = b"" if body is None else json.dumps(body, ensure_ascii=False).encode()
+        encoded = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        data = b"" if body is None else encoded
         response, answer = self._exchange(method, target, data, timeout_s)
         return self._decoded(path, response, answer)
 

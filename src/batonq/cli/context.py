@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     kept = contexts.load()
-    return {"add": _add, "list": _list, "use": _use, "show": _show, "remove": _remove}[arguments.action](kept, arguments)
+    return {"add": _add, "list": _list, "use": _use, "show": _show, "remove": _remove}[arguments.action](
+        kept, arguments
+    )
 
 
 def _add(kept: contexts.Contexts, arguments: argparse.Namespace) -> int:

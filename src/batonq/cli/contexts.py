@@ -1,4 +1,4 @@
-"""Named servers with their credentials, in a file that only its owner can read: $XDG_CONFIG_HOME/baton/contexts.json."""
+"""Named servers with their credentials, in $XDG_CONFIG_HOME/baton/contexts.json, which only its owner can read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def path() -> str:
 
 
 def load() -> Contexts:
-    """The contexts of the user; none if there is no file. Raises InvalidInput if the file is not valid or not private."""
+    """The contexts of the user; none if there is no file. Raises InvalidInput if it is not valid or not private."""
     place = path()
     try:
         with open(place, encoding="utf-8") as file:

@@ -79,7 +79,9 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
 
 
 def _print_group(group: dict[str, Any]) -> None:
-    error = printable(": ".join(filter(None, (group.get("errorClass"), group.get("reason"))))) or "no error was recorded"
+    error = (
+        printable(": ".join(filter(None, (group.get("errorClass"), group.get("reason"))))) or "no error was recorded"
+    )
     print()
     print(style(f"{group['count']:,} × {cut(error, REASON_WIDTH)}", "bold"))
     print(f"  group {group['group']}  source {group.get('sourceQueue') or 'unknown'}  ", end="")

@@ -24,8 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     arguments.receipts = receipts_of(arguments)
-    entries = [
-        {"receiptHandle": receipt, "visibilityTimeoutSeconds": arguments.by} for receipt in arguments.receipts
-    ]
+    entries = [{"receiptHandle": receipt, "visibilityTimeoutSeconds": arguments.by} for receipt in arguments.receipts]
     done = f"leased for {duration(arguments.by)} from now" if arguments.by else "made visible"
     return apply(connect(arguments), arguments, "change-visibility", {"messages": entries}, done)

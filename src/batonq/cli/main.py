@@ -83,8 +83,9 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
         usage="baton COMMAND …",
     )
     parser.add_argument("--version", action="version", version=f"baton {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS)
-    # Listed by subject in the epilog; without this the help would list them a second time.
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, prog="baton", help=argparse.SUPPRESS
+    )
     for name, (module_name, text) in COMMANDS.items():
         subparser = add_action(subparsers, name, text)
         if only is None or only == name:

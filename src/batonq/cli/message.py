@@ -11,7 +11,7 @@ from batonq.cli.confirm import add_yes_argument, confirm
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.output import body_text, moment, print_fields, print_json, printable, safe_lines, style
-from batonq.cli.send import parse_attributes, put_body
+from batonq.cli.send import encode_body, encode_message, parse_attributes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,16 +128,17 @@ def _retry(server: Server, arguments: argparse.Namespace) -> int:
 
 
 def _edit(server: Server, arguments: argparse.Namespace) -> int:
-    changes: dict[str, Any] = {}
+    body = ""
     if arguments.body is not None:
-        changes.update(put_body(arguments.body.encode("utf-8", "surrogateescape"), text=arguments.text))
+        body = encode_body(arguments.body.encode("utf-8", "surrogateescape"), text=arguments.text)
+    changes: dict[str, Any] = {}
     if arguments.attribute:
         changes["setAttributes"] = parse_attributes(arguments.attribute)
     if arguments.remove_attribute:
         changes["removeAttributes"] = arguments.remove_attribute
-    if not changes:
+    if not changes and not body:
         raise WrongUsage("Nothing to change. Use --body, --attribute or --remove-attribute.")
-    answer = server.call("PATCH", message_path(arguments.queue, arguments.message), changes)
+    answer = server.call("PATCH", message_path(arguments.queue, arguments.message), encode_message(body, changes))
     _changed(arguments, answer, "is changed")
     return 0
 

@@ -14,7 +14,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """` Did you mean queue?`, or an empty text if nothing is similar."""
     import difflib  # only needed after a mistake
 
-    found = difflib.get_close_matches(word, list(known), n=ALTERNATIVES_MAX, cutoff=0.6)
+    found = difflib.get_close_matches(word, list(known), n=ALTERNATIVES_MAX, cutoff=0.7)
     if not found:
         return ""
     *others, last = found

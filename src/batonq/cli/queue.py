@@ -37,7 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--sort", choices=SORTS, default="name", help="order of the list (default name)")
     listing.add_argument("--reverse", action="store_true", help="reverse the order")
     listing.add_argument(
-        "--limit", type=int, default=LIST_DEFAULT, metavar="N", help=f"maximum number of queues (default {LIST_DEFAULT})"
+        "--limit",
+        type=int,
+        default=LIST_DEFAULT,
+        metavar="N",
+        help=f"maximum number of queues (default {LIST_DEFAULT})",
     )
     listing.add_argument("--all", action="store_true", help="list all queues, however many there are")
     listing.add_argument("--names", action="store_true", help="print only the names, one per line")
@@ -239,7 +243,9 @@ def _set(server: Server, arguments: argparse.Namespace) -> int:
         print_json(queue)
     else:
         shown = dict(shown_settings(queue))
-        names = [setting for setting, _ in shown_settings(changes)] + [each.removeprefix("--") for each in arguments.unset]
+        names = [setting for setting, _ in shown_settings(changes)] + [
+            each.removeprefix("--") for each in arguments.unset
+        ]
         for setting in names:
             print(f"{setting}  {shown.get(setting, 'not set')}")
         if "tags" in changes:
@@ -274,8 +280,7 @@ def contents(stats: dict[str, Any]) -> str:
     """`12 messages (10 visible, 2 in flight)`."""
     names = (("visible", "visible"), ("inFlight", "in flight"), ("delayed", "delayed"), ("dead", "dead"))
     parts = [f"{stats[field]:,} {word}" for field, word in names if stats[field]]
-    whole = plural(total(stats), "message")
-    return f"{whole} ({', '.join(parts)})" if len(parts) > 1 else f"{whole} ({parts[0].split()[-1]})" if parts else whole
+    return plural(total(stats), "message") + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _report(arguments: argparse.Namespace, value: dict[str, Any], text: str) -> None:
@@ -312,7 +317,12 @@ def _consumers(server: Server, arguments: argparse.Namespace) -> int:
         print_table(
             ("HOLDER", "IN FLIGHT", "OLDEST LEASE", "NEXT DEADLINE"),
             [
-                (each["holder"], str(each["inFlight"]), moment(each["oldestLeaseAtMs"]), moment(each["nextDeadlineAtMs"]))
+                (
+                    each["holder"],
+                    str(each["inFlight"]),
+                    moment(each["oldestLeaseAtMs"]),
+                    moment(each["nextDeadlineAtMs"]),
+                )
                 for each in found["holders"]
             ],
             right=("IN FLIGHT",),

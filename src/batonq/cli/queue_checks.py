@@ -86,7 +86,11 @@ def _check_visibility(queue: QueueFacts) -> Iterator[Finding]:
         queue.name,
         f"Queue {queue.name} has a visibility timeout of {duration(queue.visibility_s)}, and 1 % of its messages take "
         f"{duration(p99_s)} or longer: "
-        + ("they are delivered again while they are processed." if over else "a little slower, and they are delivered again."),
+        + (
+            "they are delivered again while they are processed."
+            if over
+            else "a little slower, and they are delivered again."
+        ),
         f"baton queue set {queue.name} --visibility {max(1, round(2 * p99_s))}s",
     )
 
@@ -107,8 +111,8 @@ def _check_target(queue: QueueFacts, known: Mapping[str, QueueFacts]) -> Iterato
             "warning",
             "retention",
             queue.name,
-            f"Dead letters of {queue.name} are kept for {duration(target.retention_s)} in {target.name}, not longer than "
-            f"the {duration(queue.retention_s)} of {queue.name}: they can expire before anyone looks at them.",
+            f"Dead letters of {queue.name} are kept for {duration(target.retention_s)} in {target.name}, not longer "
+            f"than the {duration(queue.retention_s)} of {queue.name}: they can expire before anyone looks at them.",
             f"baton queue set {target.name} --retention 14d",
         )
     if target.dead_letter_queue:

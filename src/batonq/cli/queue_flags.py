@@ -51,7 +51,11 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
     for setting in SETTINGS:
         row = setting.attribute
         group.add_argument(
-            setting.flag, dest=setting.dest, type=_reader(row), metavar=_metavar(row), help=row.meaning.replace("%", "%%")
+            setting.flag,
+            dest=setting.dest,
+            type=_reader(row),
+            metavar=_metavar(row),
+            help=row.meaning.replace("%", "%%"),
         )
     group.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="a tag; can be repeated")
 
@@ -97,7 +101,7 @@ def _choice(row: QueueAttribute) -> Callable[[str], Any]:
     return read
 
 
-_EXPONENTIAL = {
+_EXPONENTIAL: dict[str, tuple[str, Callable[[str], float]]] = {
     "base": ("baseSeconds", parse_duration_s),
     "factor": ("factor", float),
     "max": ("maxSeconds", parse_duration_s),

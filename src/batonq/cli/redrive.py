@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import Any
 
 from batonq.cli.connection import add_connection_arguments, connect, queue_path
@@ -10,7 +11,7 @@ from batonq.cli.exit_codes import DONE, FAILED, WrongUsage
 from batonq.cli.jobs import job_path, show_job, watch
 from batonq.cli.output import note, print_json
 from batonq.cli.quantities import parse_duration_s
-from batonq.cli.send import parse_attributes, put_body
+from batonq.cli.send import is_json, parse_attributes
 
 RATE_DEFAULT = 10
 
@@ -117,7 +118,9 @@ def spec(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.remove_attribute:
         edit["removeAttributes"] = arguments.remove_attribute
     if arguments.replace_body is not None:
-        edit["replaceBody"] = put_body(arguments.replace_body.encode())["body"]
+        edit["replaceBody"] = (
+            json.loads(arguments.replace_body) if is_json(arguments.replace_body) else arguments.replace_body
+        )
     if arguments.replace_text:
         edit["replaceText"] = [{"find": find, "with": text} for find, text in arguments.replace_text]
     fields = {

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.lines or arguments.json_lines or len(arguments.file) > 1:
         return _send_many(server, arguments, _messages(arguments, common))
     body = _read(arguments.file[0]) if arguments.file else _body(arguments)
-    message = {**put_body(body, text=arguments.text), **common}
+    message = encode_message(encode_body(body, text=arguments.text), common)
     sent = server.post(queue_path(arguments.queue, "messages"), message)
     if arguments.json:
         print_json({"queue": arguments.queue, "sent": 1, "failed": 0, "messages": [sent]})
@@ -124,18 +124,37 @@ def _number(each: str, text: str) -> int | float:
     return value
 
 
-def put_body(data: bytes, *, text: bool = False) -> dict[str, Any]:
-    """The body as a field of the REST API: JSON objects and arrays as JSON, other text as text, and bytes as base64."""
+def encode_body(data: bytes, *, text: bool = False) -> str:
+    """The body as a field in JSON. Objects and arrays are sent as the JSON they are, byte by byte; other text as text,
+    and bytes as base64.
+    """
     try:
         body = data.decode()
     except UnicodeDecodeError:
-        return {"bodyBase64": base64.b64encode(data).decode()}
-    if not text and body.lstrip()[:1] in ("{", "["):
-        try:
-            return {"body": json.loads(body)}
-        except (ValueError, RecursionError):
-            pass
-    return {"body": body}
+        return f'"bodyBase64": "{base64.b64encode(data).decode()}"'
+    return f'"body": {body if is_json(body) and not text else json.dumps(body, ensure_ascii=False)}'
+
+
+def is_json(text: str) -> bool:
+    """Whether the text is a JSON object or array."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def encode_message(body: str, fields: dict[str, Any]) -> bytes:
+    """A message as the REST API takes it. `body` is a field in JSON, from `encode_body`."""
+    others = json.dumps(fields, ensure_ascii=False)[1:-1]
+    separator = ", " if body and others else ""
+    return f"{{{body}{separator}{others}}}".encode()
 
 
 def _body(arguments: argparse.Namespace) -> bytes:
@@ -175,34 +194,40 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
                 yield place, line
 
 
-def _messages(arguments: argparse.Namespace, common: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _messages(arguments: argparse.Namespace, common: dict[str, Any]) -> Iterator[bytes]:
     if arguments.lines:
         for _, line in _lines(arguments.lines):
-            yield {**put_body(line, text=arguments.text), **common}
+            yield encode_message(encode_body(line, text=arguments.text), common)
     elif arguments.json_lines:
         for place, line in _lines(arguments.json_lines):
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                value = None
-            if not isinstance(value, dict) or not {"body", "bodyBase64"} & value.keys():
-                raise InvalidInput(
-                    f'Line {place} of {arguments.json_lines} is not a JSON object with a body, such as {{"body": "hello"}}.'
-                )
-            yield {**common, **value}
+            yield _with_options(line, common, f"Line {place} of {arguments.json_lines}")
     else:
         for path in arguments.file:
-            yield {**put_body(_read(path), text=arguments.text), **common}
+            yield encode_message(encode_body(_read(path), text=arguments.text), common)
+
+
+def _with_options(line: bytes, common: dict[str, Any], where: str) -> bytes:
+    """A message in JSON with the options of the command, unless the message has its own."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not {"body", "bodyBase64"} & value.keys():
+        raise InvalidInput(f'{where} is not a JSON object with a body, such as {{"body": "hello"}}.')
+    missing = {name: option for name, option in common.items() if name not in value}
+    text = line.decode().strip()
+    return encode_message(text[1:-1], missing)
 
 
 # --- many -------------------------------------------------------------------------------------
 
 
-def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable[dict[str, Any]]) -> int:
+def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable[bytes]) -> int:
     results: list[dict[str, Any]] = []
     with Progress(f"Sending to {arguments.queue}", 0) as bar:
         for batch in batches(messages):
-            results += server.post(queue_path(arguments.queue, "messages:batch"), {"messages": batch})["results"]
+            body = b'{"messages": [' + b",".join(batch) + b"]}"
+            results += server.post(queue_path(arguments.queue, "messages:batch"), body)["results"]
             bar.update(len(results))
     failed = [result for result in results if "error" in result]
     sent = len(results) - len(failed)
@@ -218,16 +243,15 @@ def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable
     return FAILED if failed else 0
 
 
-def batches(messages: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
     """Messages in batches that fit in one request each."""
-    batch: list[dict[str, Any]] = []
+    batch: list[bytes] = []
     weight = 0
     for message in messages:
-        own = len(json.dumps(message, ensure_ascii=False).encode())
-        if batch and (len(batch) == BATCH_MESSAGES or weight + own > BATCH_BYTES):
+        if batch and (len(batch) == BATCH_MESSAGES or weight + len(message) > BATCH_BYTES):
             yield batch
             batch, weight = [], 0
         batch.append(message)
-        weight += own
+        weight += len(message)
     if batch:
         yield batch

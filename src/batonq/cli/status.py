@@ -34,23 +34,23 @@ def print_status(status: dict[str, Any]) -> None:
     for problem in verdict["problems"]:
         print(f"  {style(problem['level'], COLOURS.get(problem['level'], 'bold'))}: {printable(problem['text'])}")
     alarms = status.get("alarms", {})
+    rates = (
+        f"{rate(status['sentPerSecond'])} sent, {rate(status['receivedPerSecond'])} received, "
+        f"{rate(status['ackedPerSecond'])} acknowledged, {rate(status.get('retriedPerSecond'))} retried per second"
+    )
+    messages = (
+        f"{status['visible']:,} visible, {status['inFlight']:,} in flight, {status['delayed']:,} delayed, "
+        f"{size(status['bytes'])}"
+    )
     print_fields(
         [
             ("version", f"{status['version']}, {status['profile']}{', read-only' if status.get('readOnly') else ''}"),
             ("started", f"{moment(status['startedAtMs'])} UTC"),
             ("queues", f"{status['queues']:,}"),
-            (
-                "messages",
-                f"{status['visible']:,} visible, {status['inFlight']:,} in flight, {status['delayed']:,} delayed, "
-                f"{size(status['bytes'])}",
-            ),
+            ("messages", messages),
             ("dead letters", f"{status['deadLetters']:,}"),
             ("oldest", _oldest(status)),
-            (
-                "rates",
-                f"{rate(status['sentPerSecond'])} sent, {rate(status['receivedPerSecond'])} received, "
-                f"{rate(status['ackedPerSecond'])} acknowledged, {rate(status.get('retriedPerSecond'))} retried per second",
-            ),
+            ("rates", rates),
             ("connections", f"{status['connections']:,}, {status['waitingReceives']:,} receives waiting"),
             ("shards", _shards(status["shards"])),
             ("nodes", _nodes(status["nodes"])),
@@ -81,4 +81,6 @@ def _disk(disk: dict[str, Any]) -> str:
     if not total:
         return "-"
     free = disk["freeBytes"]
-    return f"{size(free)} free of {size(total)} ({free / total:.0%}), {size(disk.get('usedBytes', 0))} used by the server"
+    return (
+        f"{size(free)} free of {size(total)} ({free / total:.0%}), {size(disk.get('usedBytes', 0))} used by the server"
+    )

@@ -62,7 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", choices=SORTS, default="depth", help="order of the queues (default depth)")
     parser.add_argument("--reverse", action="store_true", help="reverse the order")
     parser.add_argument(
-        "--interval", type=parse_duration_s, default=INTERVAL_S, metavar="TIME", help="time between updates (default 2s)"
+        "--interval",
+        type=parse_duration_s,
+        default=INTERVAL_S,
+        metavar="TIME",
+        help="pause between updates (default 2s)",
     )
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
     parser.add_argument("--json", action="store_true", help="print the figures once as JSON and exit")
