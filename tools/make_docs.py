@@ -18,6 +18,7 @@ from batonq.api.sqs import errors as sqs_errors
 from batonq.cli.main import build_parser
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.node import settings
+from batonq.node.configuration import flag_of, variable_of
 from batonq.node.monitoring import metrics
 from batonq.pipeline.audit.kinds import FAMILIES
 from batonq.pipeline.events import schema
@@ -39,8 +40,8 @@ def settings_part() -> str:
     rows = []
     for field, doc in settings.documented():
         default = "" if field.default in (None, "") else f"`{field.default}`"
-        rows.append([f"`--{field.name.replace('_', '-')}`", default, doc])
-    return table(("flag", "default", "meaning"), rows)
+        rows.append([f"`{flag_of(field.name)}`", f"`{variable_of(field.name)}`", default, doc])
+    return table(("flag", "variable", "default", "meaning"), rows)
 
 
 def metrics_part() -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from batonq.cli.localcluster import LocalCluster
 from batonq.cli.main import build_parser
+from batonq.cli.serve_arguments import settings_of
 from tests.cluster.processes import START_S, runs, wait_until
 from tests.support.doubles import double
 from tests.support.ports import reserve_port, reserve_ports
@@ -142,6 +143,7 @@ def test_an_address_where_no_node_is(tmp_path: Path) -> None:
 
 def test_the_address_of_the_log_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATON_LOG", "nats://baton:hush@n0/prod")
+    assert settings_of(build_parser("serve").parse_args(["serve"])).log == "nats://baton:hush@n0/prod"
+    assert build_parser("keys").parse_args(["keys", "list"]).log == "nats://baton:hush@n0/prod"
     for words in (["serve"], ["keys", "list"]):
-        assert build_parser(words[0]).parse_args(words).log == "nats://baton:hush@n0/prod"
         assert build_parser(words[0]).parse_args([*words, "--log", "nats://n1"]).log == "nats://n1"

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from batonq.cli.main import build_parser
+from batonq.cli.serve_arguments import settings_of
 from batonq.log.jetstream.address import parse
 from tests.support.authority import Authority
 from tests.support.nats import BINARY
@@ -128,7 +129,7 @@ def test_the_compose_file_is_what_compose_takes(more: tuple[str, ...]) -> None:
 def test_a_node_takes_its_command_line(name: str) -> None:
     words, reached_by, files = serve_lines()[name]
     assert words[0] == "serve" and "PASSWORD" not in " ".join(words) and GIVEN["NATS_PASSWORD"] not in " ".join(words)
-    options = build_parser("serve").parse_args(words)
+    options = settings_of(build_parser("serve").parse_args(words))
     scheme = "http" if name.startswith("compose") else "https"
     assert options.advertise == f"{scheme}://{reached_by}:{options.port}"
     address = parse(options.log)

@@ -97,7 +97,9 @@ def test_runs_count_like_messages_one_by_one(seed: int) -> None:
     apart.received(1, columns, slots, now)
     apart.deleted(1, columns, slots, now)
     assert values(single.of(1)) == values(together.of(1)) == values(apart.of(1))
-    assert sum(single.of(1).lived) == count and single.of(1).receives[RECEIVES_MAX] == [*columns.count[:count]].count(40)
+    assert sum(single.of(1).lived) == count and single.of(1).receives[RECEIVES_MAX] == [*columns.count[:count]].count(
+        40
+    )
 
 
 def test_counting_can_be_switched_off() -> None:

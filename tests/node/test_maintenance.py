@@ -282,7 +282,7 @@ def test_a_snapshot_goes_up_to_what_is_known_to_be_committed_in_the_last_segment
         assert await drain(node, queue) == texts
         await node.stop()
 
-    caplog.set_level("INFO")
+    caplog.set_level("DEBUG", "batonq")
     run_virtual(main)
 
 

@@ -219,3 +219,23 @@ def test_in_development_everybody_is_an_operator(rest: Rest) -> None:
     assert (who["account"], who["role"], who["operator"]) == (rest.account, "admin", True)
     made = rest.good("POST", "/v1/keys", {"name": "dev"})
     assert made["keyId"] in [key["keyId"] for key in rest.good("GET", "/v1/keys")["keys"]]
+
+
+# --- the configuration ---------------------------------------------------------------------------
+
+
+def test_the_configuration_is_for_operators_and_has_no_secrets(tmp_path_factory: pytest.TempPathFactory) -> None:
+    origins = {"archive": "environment"}
+    where = tmp_path_factory.mktemp("configured")
+    with TestServer(str(where), archive=f"file://{where}/archive", origins=origins) as server:
+        rest = Rest(server, ACCOUNT)
+        settings = {one["name"]: one for one in rest.good("GET", "/v1/config")["settings"]}
+        rest.close()
+    assert settings["archive"]["origin"] == "environment" and settings["archive"]["variable"] == "BATON_ARCHIVE"
+    assert (settings["port"]["value"], settings["port"]["default"], settings["port"]["flag"]) == (0, 9324, "--port")
+    assert settings["data"]["value"] == str(where) and settings["secure"]["value"] is False
+
+
+def test_the_configuration_of_a_secured_server(secured: TestServer) -> None:
+    assert say(secured, "BTNREAD", "GET", "/v1/config")[0] == 200
+    assert say(secured, "BTNOTHER", "GET", "/v1/config")[0] == 403

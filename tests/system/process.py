@@ -33,7 +33,7 @@ class ServerProcess:
     def __init__(self, data: Path, *flags: str) -> None:
         command = [sys.executable, "-m", "batonq", "serve", "--port", "0", "--data", str(data)]
         self.process = subprocess.Popen(
-            [*command, "--log-format", "json", *flags],
+            [*command, "--log-format", "json", "--log-level", "debug", *flags],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

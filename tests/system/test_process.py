@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +19,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from batonq.node.settings import documented
 from tests.system.process import ANSWER_S, STOP_TIMEOUT_S, Client, ServerProcess, baton
 
 
@@ -46,11 +49,71 @@ def test_help_names_every_command() -> None:
         assert re.search(rf"^ +{name} ", done.stdout, re.MULTILINE)
 
 
-def test_every_setting_has_a_flag() -> None:
-    done = baton("serve", "--help")
-    assert done.returncode == 0
-    for flag in ("--host", "--port", "--data", "--account", "--shards", "--dev", "--secure", "--history-bytes"):
-        assert flag in done.stdout
+def test_help_shows_the_dozen_flags_that_people_need_and_help_all_the_rest() -> None:
+    short, full = baton("serve", "--help"), baton("serve", "--help-all")
+    assert short.returncode == full.returncode == 0
+    for flag in ("--host", "--port", "--data", "--account", "--shards", "--dev", "--secure", "--config", "--help-all"):
+        assert re.search(rf"^ +{flag}\b", short.stdout, re.MULTILINE), flag
+    flags = {
+        name: re.findall(r"^ +(?:-h, )?(--[a-z-]+)", done.stdout, re.MULTILINE)
+        for name, done in (("short", short), ("full", full))
+    }
+    assert len(flags["short"]) <= 18
+    for entry, _ in documented():
+        assert "--" + entry.name.replace("_", "-") in flags["full"], entry.name
+
+
+def test_settings_from_a_file_the_environment_and_flags(tmp_path: Path) -> None:
+    file = tmp_path / "baton.toml"
+    file.write_text('account = "111122223333"\nshards = 2\nhistory_hours = 5\n')
+    os.environ["BATON_SHARDS"] = "3"
+    try:
+        with ServerProcess(tmp_path / "data", "--config", str(file), "--history-hours", "6") as server:
+            client = Client(server.url)
+            listed = {one["name"]: one for one in json.loads(client.get("/v1/config")[1])["settings"]}
+            client.close()
+            assert server.terminate() == 0
+    finally:
+        del os.environ["BATON_SHARDS"]
+    found = {name: (listed[name]["value"], listed[name]["origin"]) for name in ("account", "shards", "history_hours")}
+    assert found == {"account": ("111122223333", "file"), "shards": (3, "environment"), "history_hours": (6, "flag")}
+    assert listed["account"]["file"] == str(file)
+
+
+def test_a_port_that_is_taken_leaves_nothing_behind(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for more in ((), ("--processes", "2")):
+            done = baton("serve", "--port", port, "--data", str(tmp_path / "data"), *more)
+            assert done.returncode == 1 and f"Cannot listen on 127.0.0.1 port {port}" in done.stderr
+            assert not (tmp_path / "data").exists()
+
+
+def test_a_start_says_where_things_are(tmp_path: Path) -> None:
+    for created in (True, False):
+        with ServerProcess(tmp_path / "data") as server:
+            (serving,) = (event for event in server.events if event["event"] == "serving")
+            assert serving["data"] == str(tmp_path / "data") and serving["created"] is created
+            assert str(tmp_path / "data") in serving["text"] and ("(created)" in serving["text"]) is created
+            assert server.terminate() == 0
+        (here,) = (event for event in server.events if event["event"] == "start_here")
+        assert f"{server.url}/ui/start" in here["text"]
+
+
+def test_a_start_prints_two_lines_and_no_internals(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "batonq", "serve", "--port", "0", "--data", "here"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stderr is not None
+    first, second = process.stderr.readline(), process.stderr.readline()
+    process.terminate()
+    rest = process.stderr.read()
+    assert process.wait(STOP_TIMEOUT_S) == 0
+    process.stderr.close()
+    assert " serves http://127.0.0.1:" in first and f"data in {tmp_path}/here (created)\n" in first
+    assert "Dashboard: http://127.0.0.1:" in second
+    assert len(rest.splitlines()) == 2 and "frames_folded" not in first + second + rest
 
 
 def test_another_address_without_the_secured_profile_is_refused(tmp_path: Path) -> None:

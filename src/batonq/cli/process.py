@@ -86,7 +86,7 @@ class Process:
             await self._node.stop()
             await end(hearing)
             self._writer.close()
-        events.info("process_stopped", "Stopped cleanly")
+        events.debug("process_stopped", "Stopped cleanly")
         return 0
 
     async def _serve(self) -> None:
@@ -95,7 +95,7 @@ class Process:
         served = tls.load(settings) if settings.tls_cert else None
         await server.start(settings.host, settings.port, ssl=served.context if served else None, reuse_port=True)
         shards = [keeper.number for keeper in node.shards if keeper.serving]
-        events.info("process_serving", f"Process {self._place.name} is ready", pid=os.getpid(), shards=shards)
+        events.debug("process_serving", f"Process {self._place.name} is ready", pid=os.getpid(), shards=shards)
         self._say("serving")
         settle_memory()
         with tls.renewed(node, server, served):

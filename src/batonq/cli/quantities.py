@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+from batonq.quantities import read_size
+
 _TIMES_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_duration_s(text: str) -> float:
@@ -23,13 +24,7 @@ def parse_duration_s(text: str) -> float:
 
 def parse_bytes(text: str) -> int:
     """A size in bytes; K, M, G and T (also KiB, KB and so on) are powers of 1,024."""
-    lower = text.lower()
-    number = lower.rstrip("bikmgt")
-    unit = lower[len(number) :].removesuffix("b").removesuffix("i")
     try:
-        value = int(float(number) * _SIZES[unit])
-    except (KeyError, ValueError, OverflowError):
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1000000, 64MiB or 2GiB")
-    return value
+        return read_size(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None

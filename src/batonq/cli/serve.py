@@ -8,9 +8,10 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import Field, replace
+from dataclasses import replace
 from typing import Any
 
 from batonq import __version__
@@ -26,12 +27,12 @@ from batonq.api.http import (
     direct_under,
 )
 from batonq.api.http.messages import plain
+from batonq.api.http.server import bind
 from batonq.api.internal import InternalApp
 from batonq.api.rest import RestApp
 from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.api.ui import DashboardAccess, UiApp
-from batonq.cli import tls
-from batonq.cli.quantities import parse_bytes
+from batonq.cli import serve_arguments, tls
 from batonq.errors import InvalidInput
 from batonq.node import events
 from batonq.node.cluster.node import ClusterNode, read_secret
@@ -41,82 +42,18 @@ from batonq.node.node import Node
 from batonq.node.operations.pages import Answer, Asked, Pages
 from batonq.node.processes.node import ProcessNode
 from batonq.node.processes.process_server import STATUS
-from batonq.node.settings import LOG_VARIABLE, Settings, documented
+from batonq.node.settings import Settings
 
-COMMON = {
-    "host",
-    "port",
-    "data",
-    "tls_cert",
-    "tls_key",
-    "account",
-    "public_url",
-    "shards",
-    "processes",
-    "log_level",
-    "log_format",
-    "history_hours",
-    "history_bytes",
-    "archive",
-}
-CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 CALL_BYTES_MAX = 8 * 1024 * 1024  # of a request between nodes; the APIs have their own limits
 # Collect young objects less often than by default: a request creates few cycles, and none that live long.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag per setting."""
-    profile = parser.add_mutually_exclusive_group()
-    profile.add_argument(
-        "--dev",
-        action="store_false",
-        dest="secure",
-        help="development profile: signatures are not checked (default on a loopback address)",
-    )
-    profile.add_argument(
-        "--secure", action="store_true", help="secured profile: every request must be signed with an access key"
-    )
-    parser.set_defaults(secure=None)
-    tuning = parser.add_argument_group("tuning")
-    for entry, doc in documented():
-        if entry.name == "secure":
-            continue
-        group = parser if entry.name in COMMON else tuning
-        default = "" if entry.default in (None, "") else f" (default {entry.default})"
-        if entry.name == "shards":
-            default = " (default one per process)"
-        group.add_argument(
-            "--" + entry.name.replace("_", "-"),
-            type=_type_of(entry),
-            default=_default_of(entry),
-            choices=CHOICES.get(entry.name),
-            metavar=None if entry.name in CHOICES else _type_of(entry).__name__.removeprefix("parse_").upper(),
-            help=doc.replace("%", "%%") + default,
-        )
-
-
-def _default_of(entry: Field[Any]) -> Any:
-    if entry.name == "log":
-        return os.environ.get(LOG_VARIABLE, "")
-    return None if entry.name == "shards" else entry.default  # their default is computed later
-
-
-def _type_of(entry: Field[Any]) -> Callable[[str], Any]:
-    if entry.name.endswith("_bytes") or "bytes" in entry.name:
-        return parse_bytes
-    name = str(entry.type)
-    if name.startswith("int"):
-        return int
-    return float if name.startswith("float") else str
+add_arguments = serve_arguments.add_arguments
 
 
 def run(arguments: argparse.Namespace) -> int:
-    given = {entry.name: getattr(arguments, entry.name) for entry, _ in documented()}
-    if given["shards"] is None:
-        given["shards"] = max(1, arguments.processes)
-    settings = Settings(**given)
-    settings.check()
+    settings = serve_arguments.settings_of(arguments)
     set_up_logging(settings)
     if settings.processes > 1:
         from batonq.cli.supervisor import Supervisor
@@ -139,7 +76,8 @@ def run_loop(work: Coroutine[Any, Any, int]) -> int:
 def set_up_logging(settings: Settings, **always: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     as_json = settings.log_format == "json"
-    handler.setFormatter(events.JsonFormatter(**always) if as_json else events.TextFormatter(**always))
+    text_formatter = events.TextFormatter(details=settings.log_level == "debug", **always)
+    handler.setFormatter(events.JsonFormatter(**always) if as_json else text_formatter)
     limit = events.TracebackLimit()
     handler.addFilter(limit)
     logging.getLogger("asyncio").filters[:] = [limit]  # for its messages about callbacks that raise
@@ -152,19 +90,26 @@ async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     served = tls.load(settings) if settings.tls_cert else None
+    listening = listen(settings)  # before the data directory is touched: a port that is taken leaves nothing behind
+    created = is_new(settings)
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
     node = ClusterNode(settings) if settings.advertise else Node(settings)
-    await node.start()
+    try:
+        await node.start()
+    except BaseException:
+        for each in listening:
+            each.close()
+        raise
     try:
         server = compose(node)
         try:
-            await server.start(settings.host, settings.port, ssl=served.context if served else None)
+            await server.start_on(listening, ssl=served.context if served else None)
         except OSError as problem:
             raise cannot_listen(settings, problem) from None
         url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
-        tell_serving(settings, url, shards=len(node.shards))
+        tell_serving(settings, url, created, shards=len(node.shards))
         settle_memory()
         with tls.renewed(node, server, served):
             await stop.wait()
@@ -183,10 +128,25 @@ async def serve(settings: Settings) -> int:
     return 0
 
 
-def tell_serving(settings: Settings, url: str, **fields: int) -> None:
+def tell_serving(settings: Settings, url: str, created: bool, **fields: int) -> None:
     profile = "development profile, signatures are not checked" if settings.dev else "secured profile"
-    text = f"Baton {__version__} serves {url} ({profile}), data in {settings.data}"
-    events.info("serving", text, url=url, **fields)
+    data = os.path.abspath(settings.data)
+    text = f"Baton {__version__} serves {url} ({profile}), data in {data}{' (created)' if created else ''}"
+    events.info("serving", text, url=url, data=data, created=created, **fields)
+    events.info("start_here", f"Dashboard: {url}/ui   Connect with boto3, Python or curl: {url}/ui/start")
+
+
+def is_new(settings: Settings) -> bool:
+    """Whether the data directory does not exist yet."""
+    return not os.path.exists(settings.data)
+
+
+def listen(settings: Settings) -> list[socket.socket]:
+    """Sockets that are bound to the server's address, and do not accept connections yet. Raises InvalidInput."""
+    try:
+        return bind(settings.host, settings.port)
+    except OSError as problem:
+        raise cannot_listen(settings, problem) from None
 
 
 def settle_memory() -> None:

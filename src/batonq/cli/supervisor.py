@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
-from batonq.cli.serve import address, cannot_listen, tell_serving
+from batonq.cli.serve import address, cannot_listen, is_new, tell_serving
 from batonq.errors import Unavailable
 from batonq.log.ownership import LockFileOwnership
 from batonq.node import events
@@ -62,6 +62,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._stop = asyncio.Event()
         self._all_served = False
+        self._created = False  # whether the data directory is new
         self._failure = ""
         self._works: set[asyncio.Task[None]] = set()
 
@@ -70,11 +71,12 @@ class Supervisor:
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sign, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._renew)
-        self._ownership.take()
-        try:
-            load_or_make_token(self._settings.data, os.urandom)
-            with reserve(self._settings) as taken:
-                self._settings = replace(self._settings, port=taken.getsockname()[1])
+        with reserve(self._settings) as taken:  # before the data directory is touched
+            self._settings = replace(self._settings, port=taken.getsockname()[1])
+            self._created = is_new(self._settings)
+            self._ownership.take()
+            try:
+                load_or_make_token(self._settings.data, os.urandom)
                 for child in self._children:
                     self._spawn(self._keep(child))
                 try:
@@ -84,8 +86,8 @@ class Supervisor:
                     for sign in (signal.SIGTERM, signal.SIGINT):
                         loop.remove_signal_handler(sign)  # a second signal ends all processes at once
                     await self._end()
-        finally:
-            self._ownership.close()
+            finally:
+                self._ownership.close()
         events.info("stopped", "Stopped cleanly")
         return 0
 
@@ -132,7 +134,8 @@ class Supervisor:
             self._all_served = True
             url = address("https" if self._settings.tls_cert else "http", self._settings.host, self._settings.port)
             self._ownership.set_address(url)
-            tell_serving(self._settings, url, processes=len(self._children), shards=self._settings.shards)
+            count = len(self._children)
+            tell_serving(self._settings, url, self._created, processes=count, shards=self._settings.shards)
 
     # --- one process ------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class Broker(JobControl):
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
         self._route = route  # None: no other node serves shards
         self._clock = clock
-        self._settings = settings
+        self.settings = settings
         self._receipts = receipts
         self._random_bytes = random_bytes
         self._deliveries = Deliveries(loop, alarms)
@@ -201,7 +201,7 @@ class Broker(JobControl):
 
         `content` identifies what the request says. Reusing a name with different content raises IdempotencyConflict.
         """
-        return Once(name, content, int(self._settings.idempotency_hours * 3_600_000))
+        return Once(name, content, int(self.settings.idempotency_hours * 3_600_000))
 
     def receive(self, queue: Queue, command: Receive, done: Done) -> Waiting | None:
         """Lease messages, and call `done` with Received or a BatonError.

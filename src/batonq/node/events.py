@@ -21,6 +21,10 @@ def event(level: int, name: str, text: str, **fields: Any) -> None:
         logger.log(level, "%s", text, extra={"event": name, "fields": fields})
 
 
+def debug(name: str, text: str, **fields: Any) -> None:
+    event(logging.DEBUG, name, text, **fields)
+
+
 def info(name: str, text: str, **fields: Any) -> None:
     event(logging.INFO, name, text, **fields)
 
@@ -60,14 +64,17 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, text, then the fields. `always` has the fields that every event gets."""
+    """A line for people: time, level, text; with `details` also the fields. `always` has the fields that every event
+    gets.
+    """
 
-    def __init__(self, **always: Any) -> None:
+    def __init__(self, *, details: bool = True, **always: Any) -> None:
         super().__init__()
+        self._details = details
         self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] = {**getattr(record, "fields", {}), **self._always}
+        fields: dict[str, Any] = {**(getattr(record, "fields", {}) if self._details else {}), **self._always}
         tail = "".join(f" {key}={value}" for key, value in fields.items())
         line = f"{_stamp(record)} {record.levelname.lower():<7} {record.getMessage()}{tail}"
         if record.exc_info:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,20 +32,21 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
-def setting(default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def setting(default: Any, doc: str, *, common: bool = False) -> Any:
+    """`common`: one of the settings that `baton serve --help` shows; `--help-all` shows all."""
+    return field(default=default, metadata={"doc": doc, "common": common})
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Settings:
     # --- where
-    host: str = setting("127.0.0.1", "Address to listen on.")
-    port: int = setting(9324, "Port to listen on; 0 picks a free port.")
-    data: str = setting("baton-data", "Data directory. Only one server at a time can use it.")
+    host: str = setting("127.0.0.1", "Address to listen on.", common=True)
+    port: int = setting(9324, "Port to listen on; 0 picks a free port.", common=True)
+    data: str = setting("baton-data", "Data directory. Only one server at a time can use it.", common=True)
     log: str = setting(
         "",
         "URL of the shared log: nats://host/name or postgres://user@host/database. If empty, logs are stored in "
-        "the data directory. Default: the environment variable BATON_LOG.",
+        "the data directory.",
     )
     node: str = setting("", "Name of this node, unique among the nodes that share a log. Default: the host name.")
     advertise: str = setting(
@@ -54,28 +56,38 @@ class Settings:
         "", "File that contains the secret with which cluster nodes sign their requests."
     )
     tls_cert: str = setting(
-        "", "File that contains the server certificate and its chain. If empty, the server uses plain HTTP."
+        "",
+        "File that contains the server certificate and its chain. If empty, the server uses plain HTTP.",
+        common=True,
     )
     tls_key: str = setting(
-        "", "File that contains the certificate's private key. If empty, the key is read from the certificate file."
+        "",
+        "File that contains the certificate's private key. If empty, the key is read from the certificate file.",
+        common=True,
     )
     peer_ca: str = setting(
         "", "File that contains the CA certificate of the other nodes. If empty, the system's CAs are used."
     )
-    account: str = setting("000000000000", "Account id used in queue URLs and ARNs: twelve digits.")
-    public_url: str = setting("", "Base URL used in queue URLs. If empty, the host of each request is used.")
+    account: str = setting("000000000000", "Account id used in queue URLs and ARNs: twelve digits.", common=True)
+    public_url: str = setting(
+        "", "Base URL used in queue URLs. If empty, the host of each request is used.", common=True
+    )
     allowed_hosts: str = setting(
         "",
         "Additional host names, separated by commas, that clients of a development server may use. By default it "
         "accepts only the names of the local machine.",
     )
-    shards: int = setting(1, "Number of shards, at least one per process. It can be increased but not decreased.")
+    shards: int = setting(
+        1, "Number of shards, at least one per process. It can be increased but not decreased.", common=True
+    )
     other_shards: str = setting(
         "",
         "Shards with a different number of replicas than the log's URL specifies, as replicas:count, for example "
         "1:2,5:4. The counts can be increased but not decreased.",
     )
-    processes: int = setting(1, "Number of processes that serve the data directory. Each serves some of the shards.")
+    processes: int = setting(
+        1, "Number of processes that serve the data directory. Each serves some of the shards.", common=True
+    )
     spread: int = setting(1, "Default number of shards for a new standard queue.")
     secure: bool | None = setting(
         None,
@@ -84,7 +96,9 @@ class Settings:
     )
 
     # --- what is said
-    log_level: str = setting("info", "Minimum level of the events to print: debug, info, warning or error.")
+    log_level: str = setting(
+        "info", "Minimum level of the events to print: debug, info, warning or error.", common=True
+    )
     log_format: str = setting("text", "Format of printed events: text, or json with one object per line.")
 
     # --- waits and rates
@@ -113,7 +127,7 @@ class Settings:
     reopen_max_s: float = setting(10.0, "Maximum delay before a failed shard is reopened.")
 
     # --- history, snapshots, disk
-    history_hours: float = setting(72.0, "Retention time of log that no stored message needs.")
+    history_hours: float = setting(72.0, "Retention time of log that no stored message needs.", common=True)
     history_bytes: int = setting(1 * GIB, "Maximum size per shard of retained log that no stored message needs.")
     archive: str = setting(
         "", "Destination to which sealed segments are copied: file:///directory or s3://bucket/prefix."
@@ -203,6 +217,9 @@ class Settings:
         "thread.",
     )
     shard_limits: ShardLimits = DEFAULT_LIMITS  # for tests only; not a command-line option
+    # Where the settings come from, see configuration.py: setting → flag, environment or file; and that file.
+    origins: Mapping[str, Any] = field(default_factory=dict)
+    config_file: str = ""
 
     @property
     def dev(self) -> bool:

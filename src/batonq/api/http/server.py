@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import ssl as tls
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from batonq.api.http.connection import Connection
@@ -78,14 +78,19 @@ class HttpServer:
         """With `reuse_port`, other processes listen on the same address, and the operating system balances the
         connections.
         """
+        await self.start_on(bind(host, port, reuse_port=reuse_port), ssl=ssl, backlog=backlog)
+
+    async def start_on(
+        self, listening: Sequence[socket.socket], *, ssl: tls.SSLContext | None = None, backlog: int = 1024
+    ) -> None:
+        """Serve on sockets that are already bound."""
         self._begin()
         self.scheme = "https" if ssl is not None else "http"
         self._servers = [
-            await self.loop.create_server(
-                self._connection, host, port, backlog=backlog, reuse_port=reuse_port or None, **_secured(ssl)
-            ),
+            await self.loop.create_server(self._connection, sock=each, backlog=backlog, **_secured(ssl))
+            for each in listening
         ]
-        self.port = self._servers[0].sockets[0].getsockname()[1]
+        self.port = listening[0].getsockname()[1]
 
     async def start_here(self, listening: socket.socket, *, backlog: int = 1024) -> None:
         """Serve on a Unix socket that is already bound."""
@@ -168,6 +173,30 @@ class HttpServer:
         self._sweep = self.loop.call_later(TICK_S, self._tick)
         for connection in list(self._connections):
             connection.check(self.tick)
+
+
+def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Sockets for every address of a host, such as 127.0.0.1 and ::1 for localhost. With port 0 all get the same free
+    port. They refuse connections until a server listens on them. Raises OSError.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    bound: list[socket.socket] = []
+    try:
+        for family, _, protocol, _, where in dict.fromkeys(found):
+            each = socket.socket(family, socket.SOCK_STREAM, protocol)
+            bound.append(each)
+            each.setblocking(False)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if reuse_port:
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind((where[0], port or bound[0].getsockname()[1], *where[2:]))
+    except BaseException:
+        for each in bound:
+            each.close()
+        raise
+    return bound
 
 
 def _secured(context: tls.SSLContext | None) -> dict[str, Any]:

@@ -221,6 +221,16 @@ _WRITTEN = {
     "CallerInfo.name": "Name of that key, or `admin token`.",
     "operator": "Whether the caller may use the operations that concern the whole server; changes also need the role "
     "`admin`.",
+    # --- configuration
+    "settings": "All settings of the server.",
+    "SettingValue.name": "Name of the setting, as in the configuration file.",
+    "flag": "Its flag of `baton serve`.",
+    "variable": "Its environment variable.",
+    "SettingValue.value": "The value in effect; passwords, tokens and secrets are shown as `***`.",
+    "default": "The default; null if it depends on other settings.",
+    "origin": "Where the value comes from: `default`, `file`, `environment` or `flag`.",
+    "file": "The configuration file, if the value comes from there.",
+    "doc": "What the setting means.",
     # --- problems
     "type": "URI of the problem type: `/problems/` and the code.",
     "title": "A short description of the problem type.",

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import history, jobs, keys, leases, peeking, queues, receiving, sending, shapes
+from batonq.api.rest import configuration, history, jobs, keys, leases, peeking, queues, receiving, sending, shapes
 from batonq.api.rest import job_shapes as jobshapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import message_shapes as messageshapes
@@ -410,6 +410,14 @@ _ACCESS = (
         run=keys.enable_key,
         answers={200: keyshapes.Key},
         errors=(404,),
+    ),
+    Operation(
+        name="getConfig",
+        method="GET",
+        path="/v1/config",
+        summary="List the settings of the node that answers, each with its origin. For the whole server.",
+        run=configuration.get_config,
+        answers={200: configuration.Config},
     ),
 )
 

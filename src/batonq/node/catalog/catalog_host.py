@@ -159,7 +159,7 @@ class CatalogHost:
         self._catalog, self._log, self._commit = catalog, log, commit
         self.committed_version = catalog.version
         self._alarms.clear("catalog-stopped")
-        events.info(
+        events.debug(
             "catalog_opened",
             f"The catalog is served, with {len(catalog.queues)} queues",
             epoch=catalog.epoch,

@@ -72,7 +72,7 @@ class JobStatus(NamedTuple):
 class JobControl(Control):
     """The part of the broker that manages jobs."""
 
-    _settings: Settings
+    settings: Settings
     _random_bytes: Callable[[int], bytes]
 
     async def can_move_from(self, queue: Queue) -> bool:
@@ -146,7 +146,7 @@ class JobControl(Control):
         return parts
 
     async def _job(self, source: Queue, redrive: Redrive) -> Job:
-        highest = self._settings.redrive_rate_max_per_s
+        highest = self.settings.redrive_rate_max_per_s
         target = redrive.target
         if not 1 <= redrive.rate_per_s <= highest:
             raise InvalidInput(
@@ -270,12 +270,12 @@ class JobControl(Control):
 
     async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
         """Start moving a dead-letter queue's messages, or another queue's dead messages, back or to `destination`."""
-        highest = self._settings.move_rate_max_per_s
+        highest = self.settings.move_rate_max_per_s
         if rate is not None and not 1 <= rate <= highest:
             raise InvalidInput(f"A message move task can move 1 to {highest} messages per second, not {rate}.")
         redrive = Redrive(
             target=destination,
-            rate_per_s=rate or self._settings.move_rate_per_s,
+            rate_per_s=rate or self.settings.move_rate_per_s,
             default_rate=rate is None,
             ramp_s=0.0,
             pause_when_dying_share=1.0,

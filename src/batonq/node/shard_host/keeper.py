@@ -135,7 +135,7 @@ class ShardKeeper:
         self.state = KeeperState.SERVING
         self.why = ""
         self._alarms.clear("shard-stopped", self.number)
-        events.info(
+        events.debug(
             "shard_opened",
             f"Shard {self.number} is served",
             shard=self.number,
