@@ -42,5 +42,12 @@ EXAMPLES: dict[str, Any] = {
         "edit": {"setAttributes": {"redriven": 1}},
         "dryRun": True,
     },
+    "importDefinitions": {
+        "version": 1,
+        "queues": [
+            {"name": "reports", "deadLetterQueue": "reports-dead", "maxReceiveCount": 5, "tags": {"team": "red"}},
+            {"name": "reports-dead", "retentionSeconds": 1209600},
+        ],
+    },
     "createKey": {"name": "billing workers", "role": "write", "expiresInSeconds": 7_776_000},
 }

@@ -231,6 +231,18 @@ _WRITTEN = {
     "origin": "Where the value comes from: `default`, `file`, `environment` or `flag`.",
     "file": "The configuration file, if the value comes from there.",
     "doc": "What the setting means.",
+    # --- definitions
+    "version": "Version of the format: 1.",
+    "Definitions.account": "The account that the definitions are from.",
+    "Definitions.queues": "The queues. Fields that are absent get their default when a queue is created, and are not "
+    "changed in a queue that exists.",
+    "QueueDefinition.attributes": "SQS attributes that have no field here, such as `Policy`, by name.",
+    "created": "Names of the queues that were created.",
+    "changed": "The queues that were changed.",
+    "unchanged": "Number of queues that were already as defined.",
+    "fields": "The settings that were changed.",
+    "problems": "What is wrong with the definitions, or what failed; empty if all is well.",
+    "applied": "Whether anything was changed. False for a dry run, and if the definitions have problems.",
     # --- problems
     "type": "URI of the problem type: `/problems/` and the code.",
     "title": "A short description of the problem type.",
@@ -252,6 +264,8 @@ _LIKE = {
     "ChangeVisibilityEntry": "ChangeVisibility",
     "Key": "KeySpec",
     "NewKey": "KeySpec",
+    "QueueDefinition": "QueueSpec",
+    "ExportedDefinitions": "Definitions",
 }
 
 

@@ -9,7 +9,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import configuration, history, jobs, keys, leases, peeking, queues, receiving, sending, shapes
+from batonq.api.rest import (
+    configuration,
+    definitions,
+    history,
+    jobs,
+    keys,
+    leases,
+    peeking,
+    queues,
+    receiving,
+    sending,
+    shapes,
+)
 from batonq.api.rest import job_shapes as jobshapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import message_shapes as messageshapes
@@ -421,6 +433,32 @@ _ACCESS = (
     ),
 )
 
+_DEFINITIONS = (
+    Operation(
+        name="exportDefinitions",
+        method="GET",
+        path="/v1/definitions",
+        summary="Export the definitions of an account's queues, without messages. For the whole server.",
+        run=definitions.export_definitions,
+        answers={200: definitions.ExportedDefinitions},
+        parameters=(definitions.ACCOUNT_PARAMETER,),
+    ),
+    Operation(
+        name="importDefinitions",
+        method="PUT",
+        path="/v1/definitions",
+        summary="Create and change queues as definitions say. If there are problems, nothing is changed. No queue is "
+        "deleted. For the whole server.",
+        run=definitions.import_definitions,
+        takes=definitions.Definitions,
+        answers={200: definitions.Imported},
+        parameters=(
+            definitions.ACCOUNT_PARAMETER,
+            ("dryRun", bool, "Whether to only report what would change; default false."),
+        ),
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
@@ -428,4 +466,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *_JOBS,
     *_HISTORY,
     *_ACCESS,
+    *_DEFINITIONS,
 )

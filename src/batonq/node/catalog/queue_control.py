@@ -103,15 +103,17 @@ class Control:
         attributes: Mapping[str, str],
         tags: Mapping[str, str],
         rest: bool = False,
+        chains: bool | None = None,
     ) -> Queue:
         """Create a queue, or return the existing one.
 
-        `rest`: a FIFO queue may have any name, and dead-letter queues must not form a chain.
+        `rest`: a FIFO queue may have any name, and dead-letter queues must not form a chain, unless `chains` says so.
         """
+        chained = not rest if chains is None else chains
 
         async def create() -> Queue:
             changed = await self._change(
-                Catalog.create_queue, account, name, attributes, tags, any_name=rest, chains=not rest
+                Catalog.create_queue, account, name, attributes, tags, any_name=rest, chains=chained
             )
             entry = changed.result
             await self._reach_all(entry, changed.version)
