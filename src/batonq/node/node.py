@@ -307,7 +307,7 @@ class Node:
             self.settings,
             self.alarms,
             everywhere=self.everywhere,
-            overview=lambda: self.monitor.overview(),
+            overview=lambda: self.monitor.fresh_overview(),
             queues=lambda: self.catalog.current().queues.values(),
             ownership=self._read_ownership,
             evaluates=self._evaluates_alarms,

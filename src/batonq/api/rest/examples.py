@@ -42,5 +42,6 @@ EXAMPLES: dict[str, Any] = {
         "edit": {"setAttributes": {"redriven": 1}},
         "dryRun": True,
     },
+    "acknowledgeAlarm": {"note": "I am looking at it"},
     "createKey": {"name": "billing workers", "role": "write", "expiresInSeconds": 7_776_000},
 }

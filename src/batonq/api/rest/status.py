@@ -20,7 +20,7 @@ async def get_status(call: Call) -> Answer:
     status = status_of(overview, await monitor.connections())
     status.node = monitor.everywhere.name
     status.profile = "development" if call.broker.dev else "secured"
-    status.read_only = monitor.settings.read_only
+    status.read_only = getattr(monitor.settings, "read_only", False)
     return Answer(200, status)
 
 
@@ -30,8 +30,8 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
     oldest = max(queues, key=overview.age_ms, default=None)
     oldest_ms = overview.age_ms(oldest) if oldest is not None else 0
     processes = [node.process for node in overview.nodes]
-    disk = min(processes, key=lambda process: process.disk_free_bytes, default=None)
-    free, total = (disk.disk_free_bytes, disk.disk_total_bytes) if disk is not None else (0, 0)
+    disks = [(process.disk_free_bytes, process.disk_total_bytes) for process in processes if process.disk_total_bytes]
+    free, total = min(disks, default=(0, 0))
     sums = [0] * 7
     rates = [0.0] * 5
     for queue in queues:
@@ -49,9 +49,8 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
             )
         ):
             sums[at] += count
-        if queue.rates is not None:
-            for at, rate in enumerate(queue.rates):
-                rates[at] += rate
+        for at, rate in enumerate(queue.rates):
+            rates[at] += rate
     return shapes.Status(
         version=__version__,
         node="",
@@ -105,7 +104,9 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
             for shard in overview.shards
         ],
         nodes=[shapes.StatusNode(name=node.name, problem=node.problem or UNSET) for node in overview.nodes],
-        disk=shapes.Disk(free_bytes=free, total_bytes=total, used_bytes=total - free),
+        disk=shapes.Disk(
+            free_bytes=free, total_bytes=total, used_bytes=sum(shard.log_bytes for shard in overview.shards)
+        ),
         memory=shapes.Memory(resident_bytes=sum(process.resident_bytes for process in processes)),
         cpu_seconds=round(sum(process.cpu_seconds for process in processes), 3),
         alarms=shapes.AlarmCounts(

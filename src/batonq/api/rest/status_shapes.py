@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
+
+from batonq.api.rest.shapes import Answered
 
 Level = Literal["ok", "warning", "critical"]
 
 
-class VerdictProblem(Struct, rename="camel", kw_only=True):
+class VerdictProblem(Answered, kw_only=True):
     level: Level
     text: str
     queue: str | UnsetType = UNSET
@@ -17,7 +19,7 @@ class VerdictProblem(Struct, rename="camel", kw_only=True):
     alarm: str | UnsetType = UNSET
 
 
-class Verdict(Struct, rename="camel", kw_only=True):
+class Verdict(Answered, kw_only=True):
     """Whether all is well, in one sentence for people."""
 
     level: Level
@@ -25,7 +27,7 @@ class Verdict(Struct, rename="camel", kw_only=True):
     problems: list[VerdictProblem]
 
 
-class StatusShard(Struct, rename="camel", kw_only=True):
+class StatusShard(Answered, kw_only=True):
     number: int
     state: str
     why: str
@@ -36,27 +38,27 @@ class StatusShard(Struct, rename="camel", kw_only=True):
     failures: int
 
 
-class StatusNode(Struct, rename="camel", kw_only=True):
+class StatusNode(Answered, kw_only=True):
     name: str
     problem: str | UnsetType = UNSET
 
 
-class Disk(Struct, rename="camel", kw_only=True):
+class Disk(Answered, kw_only=True):
     free_bytes: int
     total_bytes: int
     used_bytes: int
 
 
-class Memory(Struct, rename="camel", kw_only=True):
+class Memory(Answered, kw_only=True):
     resident_bytes: int
 
 
-class AlarmCounts(Struct, rename="camel", kw_only=True):
+class AlarmCounts(Answered, kw_only=True):
     active: int
     unacknowledged: int
 
 
-class Status(Struct, rename="camel", kw_only=True):
+class Status(Answered, kw_only=True):
     """The whole server at one moment."""
 
     version: str
@@ -92,7 +94,7 @@ class Status(Struct, rename="camel", kw_only=True):
     oldest_queue: str | UnsetType = UNSET
 
 
-class ClusterNode(Struct, rename="camel", kw_only=True):
+class ClusterNode(Answered, kw_only=True):
     """A node of a cluster, or a process of a server with several."""
 
     name: str
@@ -110,12 +112,12 @@ class ClusterNode(Struct, rename="camel", kw_only=True):
     problem: str | UnsetType = UNSET
 
 
-class ShardFollower(Struct, rename="camel", kw_only=True):
+class ShardFollower(Answered, kw_only=True):
     node: str
     lag_frames: int
 
 
-class ClusterShard(Struct, rename="camel", kw_only=True):
+class ClusterShard(Answered, kw_only=True):
     number: int
     state: str
     owner: str
@@ -127,7 +129,7 @@ class ClusterShard(Struct, rename="camel", kw_only=True):
     since_at_ms: int | UnsetType = UNSET
 
 
-class ShardMove(Struct, rename="camel", kw_only=True):
+class ShardMove(Answered, kw_only=True, rename={"at_ms": "atMs", "source": "from"}):
     """A change of a shard's owner."""
 
     at_ms: int
@@ -137,7 +139,7 @@ class ShardMove(Struct, rename="camel", kw_only=True):
     source: str | UnsetType = UNSET
 
 
-class Cluster(Struct, rename={"at_ms": "atMs", "catalog_owner": "catalogOwner"}, kw_only=True):
+class Cluster(Answered, kw_only=True):
     clustered: bool
     at_ms: int
     catalog_owner: str

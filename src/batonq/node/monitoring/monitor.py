@@ -12,7 +12,8 @@ from batonq.node.monitoring.metrics import FRONT_DECODER, HTTP_CONNECTIONS
 from batonq.node.monitoring.overview import Overview
 from batonq.node.settings import Settings
 
-SHARE_MAX = 0.05  # overviews take at most this share of the time, however many ask
+CHEAP_S = 0.02  # an overview that takes less is read anew whenever somebody asks
+SHARE_MAX = 0.05  # others take at most this share of the time, however many ask
 AGE_MAX_S = 2.0
 
 
@@ -43,11 +44,21 @@ class ServerMonitor:
         """All queues, shards and nodes of the server. On a server with very many queues it may be two seconds old."""
         async with self._reading:
             if self._last is None or self._seconds() >= self._fresh_until_s:
-                began_s = self._seconds()
-                self._last = await self._read()
-                now_s = self._seconds()
-                self._fresh_until_s = now_s + min((now_s - began_s) / SHARE_MAX, AGE_MAX_S)
+                return await self._read_now()
             return self._last
+
+    async def fresh_overview(self) -> Overview:
+        """Like `overview`, and never older than the question."""
+        async with self._reading:
+            return await self._read_now()
+
+    async def _read_now(self) -> Overview:
+        began_s = self._seconds()
+        self._last = await self._read()
+        now_s = self._seconds()
+        took_s = now_s - began_s
+        self._fresh_until_s = now_s + (min(took_s / SHARE_MAX, AGE_MAX_S) if took_s > CHEAP_S else 0.0)
+        return self._last
 
     async def connections(self) -> int:
         """Open client connections, of all nodes that answer."""

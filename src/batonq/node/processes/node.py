@@ -23,8 +23,8 @@ from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
 from batonq.node.cluster.routing import CALL_S
 from batonq.node.context import NodeContext
-from batonq.node.monitoring.metrics import FRONT_DECODER, Front, labelled
 from batonq.node.monitoring.cluster_view import Told
+from batonq.node.monitoring.metrics import FRONT_DECODER, Front, labelled
 from batonq.node.node import World
 from batonq.node.operations.history import Served
 from batonq.node.processes.catalog import FRAMES, ProcessCatalog
