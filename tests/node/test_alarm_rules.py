@@ -427,7 +427,7 @@ def test_rules_resume_with_the_alarms_of_the_time_before() -> None:
     gone = alone("mails", visible=3, age_ms=1)
 
     def alarm(kind: str, name: str, level: int) -> Alarm:
-        said = {"severity": "critical", "text": "", "raised_ms": START_MS - 60_000, "last_ms": START_MS}
+        said: dict[str, Any] = {"severity": "critical", "text": "", "raised_ms": START_MS - 60_000, "last_ms": START_MS}
         return Alarm(id=f"{kind}.{name}", kind=kind, queue=name, level=level, ruled=True, **said)
 
     world.rules.resume([alarm("sla-age", "orders", 2), alarm("consumer-gone", "mails", 1)])

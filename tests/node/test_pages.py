@@ -12,6 +12,7 @@ import pytest
 from batonq.core.commands import Counters
 from batonq.errors import Unavailable
 from batonq.node.alarms.book import Alarm
+from batonq.node.clock import duration
 from batonq.node.events import JsonFormatter, TextFormatter, TracebackLimit
 from batonq.node.monitoring import metrics
 from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
@@ -103,7 +104,7 @@ def test_a_page_of_very_many_queues_is_cut() -> None:
     [(0, "0.0 s"), (240, "0.2 s"), (45_000, "45 s"), (90_000, "1.5 min"), (7_200_000, "2 h"), (200_000_000, "2.3 d")],
 )
 def test_durations_are_short(ms: int, text: str) -> None:
-    assert statuspage.duration(ms) == text
+    assert duration(ms) == text
 
 
 # --- metrics ----------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from batonq.node.alarms.book import Alarm
 from batonq.node.alarms.verdict import PROBLEMS_MAX, judge, queue_level
 from batonq.node.monitoring.overview import Overview
 from batonq.node.monitoring.rates import Rates
-from tests.node.test_pages import ACCOUNT, NOW_MS, counters, queue, shard
+from tests.node.nodes import ACCOUNT
+from tests.node.test_pages import NOW_MS, counters, queue, shard
 
 
 def alarm(kind: str, name: str, **given: Any) -> Alarm:

@@ -30,10 +30,11 @@ def test_every_field_has_a_meaning_and_every_meaning_a_field() -> None:
 def test_every_example_works(rest: Rest) -> None:
     paths = {operation.name: (operation.method, operation.path) for operation in OPERATIONS if operation.takes}
     assert set(EXAMPLES) == set(paths)
+    rest.server.node.alarms.put("lease-store", "An alarm to acknowledge.")
     for name, value in EXAMPLES.items():
         method, path = paths[name]
         queue = "emails-dead" if name == "redrive" else "emails"
-        address = path.replace("{queue}", queue).replace("{receipt}", RECEIPT)
+        address = path.replace("{queue}", queue).replace("{receipt}", RECEIPT).replace("{alarm}", "lease-store")
         answer = rest(method, address, {**value, "waitSeconds": 0} if "waitSeconds" in value else value)
         if "{receipt}" in path:
             assert answer.code == "receipt_invalid", name

@@ -59,8 +59,11 @@ class QueueSettings(TypedDict, total=False):
     # Maximum acceptable age of a message in seconds; the status page reports a queue with an older one as late. 0 means
     # none. Default: 0.
     sla: float
-    # Severity of the queue's alarms, a word of at most 64 characters.
+    # Severity of the queue's alarms: info, warning or critical; or a word of the user's own, of at most 64 characters,
+    # which the queue's alarms have as their label.
     alarm_severity: str
+    # Number of waiting messages above which the queue has an alarm. 0 means the server's --alarm-depth. Default: 0.
+    alarm_depth: int
     # Maximum number of messages in flight. Default: 120,000.
     max_in_flight: int
     # Maximum number of messages in the queue. 0 means no limit. Default: 0.
@@ -102,6 +105,7 @@ class QueueInfo(Struct, rename="camel"):
     priority_ageing_seconds: float | None = None
     sla_seconds: float | None = None
     alarm_severity: str | None = None
+    alarm_depth: int | None = None
     max_in_flight: int | None = None
     max_messages: int | None = None
     max_bytes: int | None = None
@@ -127,6 +131,7 @@ WIRE_NAMES = {
     "priority_ageing": "priorityAgeingSeconds",
     "sla": "slaSeconds",
     "alarm_severity": "alarmSeverity",
+    "alarm_depth": "alarmDepth",
     "max_in_flight": "maxInFlight",
     "max_messages": "maxMessages",
     "max_bytes": "maxBytes",

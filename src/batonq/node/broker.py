@@ -39,6 +39,7 @@ from batonq.node.messages.message_control import MessageControl
 from batonq.node.messages.peek import ANY_MESSAGE, EXAMINED_MAX, Peeked, PeekFilter, PeekPage, Situation
 from batonq.node.messages.receipts import Receipts
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
+from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.operations.history import History
 from batonq.node.routing.local_shard import LocalShard
 from batonq.node.routing.multi_queue_receive import Selection, give_back, receive_all_over, receive_any
@@ -111,6 +112,7 @@ class Broker(JobControl):
             refresh=self.refresh,
         )
         self.messages = MessageControl(self._spreading.ask, self.peek, self._port)
+        self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:

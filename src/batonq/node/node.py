@@ -36,8 +36,11 @@ from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
 from batonq.node.context import NodeContext
 from batonq.node.messages.receipts import Receipts
+from batonq.node.monitoring import cluster_view
+from batonq.node.monitoring.cluster_view import ClusterView, Told
 from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.monitoring.metrics import Front
+from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.monitoring.overview import Overview, OverviewReader
 from batonq.node.monitoring.rates import RateSampler
 from batonq.node.operations.admin_token import load_or_make_token
@@ -110,6 +113,7 @@ class Node:
         self._sampling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self.alarm_desk: AlarmDesk
+        self.monitor: ServerMonitor
         self._overview_reader: OverviewReader
         self.count_front: Callable[[], Front] = list  # set by the front door
 
@@ -303,7 +307,7 @@ class Node:
             self.settings,
             self.alarms,
             everywhere=self.everywhere,
-            overview=self.overview,
+            overview=lambda: self.monitor.fresh_overview(),
             queues=lambda: self.catalog.current().queues.values(),
             ownership=self._read_ownership,
             evaluates=self._evaluates_alarms,
@@ -311,6 +315,15 @@ class Node:
             now_ms=self.clock.now_ms,
             store=self._alarm_store(),
         )
+        self.monitor = self.broker.monitor = ServerMonitor(
+            self.settings,
+            read=self.overview,
+            cluster=self.cluster_view,
+            everywhere=self.everywhere,
+            alarms=self.alarm_desk,
+            seconds=self._loop.time,
+        )
+        self.everywhere.provide("cluster", self._tell_cluster)
 
     def _alarm_store(self) -> AlarmStore | None:
         if not self.world.threads:
@@ -457,6 +470,15 @@ class Node:
     async def overview_here(self) -> Overview:
         """The part of the overview that this node can read itself."""
         return await self._overview_reader.read()
+
+    async def cluster_view(self) -> ClusterView:
+        """The nodes, and the owners of the shards."""
+        overview = await self.monitor.overview()
+        parts = await self.everywhere.read_as(cluster_view.DECODER, "cluster")
+        return cluster_view.cluster_view(bool(self.settings.advertise), overview, parts)
+
+    async def _tell_cluster(self, arguments: dict[str, Any]) -> Told:
+        return Told(catalog_owner=self.everywhere.name)
 
     async def _read_overview(self, arguments: dict[str, Any]) -> Overview:
         return await self.overview_here()

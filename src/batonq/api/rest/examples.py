@@ -49,5 +49,6 @@ EXAMPLES: dict[str, Any] = {
             {"name": "reports-dead", "retentionSeconds": 1209600},
         ],
     },
+    "acknowledgeAlarm": {"note": "I am looking at it"},
     "createKey": {"name": "billing workers", "role": "write", "expiresInSeconds": 7_776_000},
 }

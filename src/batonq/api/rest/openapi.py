@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from batonq import __version__
+from batonq.api.rest import alarm_shapes as alarmshapes
 from batonq.api.rest import history, shapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import queue_shapes as queueshapes
@@ -46,6 +47,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "message": (shapes.MessageId, "Id of the message: its `currentId`, or the `messageId` with which it was sent."),
     "job": (shapes.JobId, "Id of the job."),
     "shard": (history.ShardNumber, "Number of the shard."),
+    "alarm": (alarmshapes.AlarmId, "Id of the alarm."),
     "key": (keyshapes.KeyId, "Id of the access key."),
 }
 # Links: the field of one operation's answer that names a parameter of another operation.

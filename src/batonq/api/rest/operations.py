@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from batonq.api.rest import alarm_shapes as alarmshapes
 from batonq.api.rest import (
+    alarms,
     configuration,
     definitions,
     history,
@@ -21,12 +23,15 @@ from batonq.api.rest import (
     receiving,
     sending,
     shapes,
+    status,
 )
 from batonq.api.rest import job_shapes as jobshapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import message_shapes as messageshapes
 from batonq.api.rest import queue_shapes as queueshapes
+from batonq.api.rest import status_shapes as statusshapes
 from batonq.api.rest.service import Answer, Call, Finish
+from batonq.node.alarms.document import Alarm
 
 Run = Callable[[Call], Awaitable[Answer]]
 Start = Callable[[Call, Finish], None]
@@ -459,6 +464,53 @@ _DEFINITIONS = (
     ),
 )
 
+_ALARMS = (
+    Operation(
+        name="getStatus",
+        method="GET",
+        path="/v1/status",
+        summary="Get the status of the whole server, with a verdict in one sentence. For the whole server.",
+        run=status.get_status,
+        answers={200: statusshapes.Status},
+    ),
+    Operation(
+        name="getCluster",
+        method="GET",
+        path="/v1/cluster",
+        summary="Get the nodes of the server, and the owners and followers of its shards. For the whole server.",
+        run=status.get_cluster,
+        answers={200: statusshapes.Cluster},
+    ),
+    Operation(
+        name="listAlarms",
+        method="GET",
+        path="/v1/alarms",
+        summary="List the active alarms, the most severe first. For the whole server.",
+        run=alarms.list_alarms,
+        answers={200: alarmshapes.Alarms},
+        parameters=(("history", bool, "Whether to include the alarms that have ended; default false."),),
+    ),
+    Operation(
+        name="acknowledgeAlarm",
+        method="POST",
+        path="/v1/alarms/{alarm}:acknowledge",
+        summary="Acknowledge an active alarm: somebody looks after it. For the whole server.",
+        run=alarms.acknowledge_alarm,
+        takes=alarmshapes.Acknowledge,
+        body_needed=False,
+        answers={200: Alarm},
+        errors=(404,),
+    ),
+    Operation(
+        name="testAlarms",
+        method="POST",
+        path="/v1/alarms:test",
+        summary="Send a test event to the alarm webhooks, and report how each answers. For the whole server.",
+        run=alarms.test_alarms,
+        answers={200: alarmshapes.WebhookResults},
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
@@ -467,4 +519,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *_HISTORY,
     *_ACCESS,
     *_DEFINITIONS,
+    *_ALARMS,
 )

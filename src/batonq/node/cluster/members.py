@@ -121,6 +121,11 @@ class Members:
         off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
         return off_ms if abs(off_ms) > self._off_max_ms else 0
 
+    def clock_offsets_ms(self) -> dict[str, int]:
+        """How far the other nodes' clocks are ahead of this node's, as far as their notes tell."""
+        own_ms = self._wall_ms() - self._steady_ms()
+        return {name: known.clock_ms - own_ms for name, known in self.known.items() if name != self._node}
+
     def time_s(self) -> float:
         """The time of day: this node's own, or that of most nodes when this node's clock is far off."""
         return (self._wall_ms() - self.clock_off_ms()) / 1000

@@ -19,6 +19,7 @@ from batonq.log.interface import Member, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.stores import open_store
 from batonq.node import events
+from batonq.node.alarms.desk import OwnershipFacts
 from batonq.node.catalog.catalog_host import Changes
 from batonq.node.cluster.catalog import ClusterCatalog
 from batonq.node.cluster.keeper import ClusterKeeper
@@ -27,6 +28,7 @@ from batonq.node.cluster.ownership import Owned, OwnershipLoop
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
+from batonq.node.monitoring.cluster_view import Position, Told, ownership_facts
 from batonq.node.node import World
 from batonq.node.settings import Settings
 from batonq.node.shard_host.log_stores import StoreLogs
@@ -239,6 +241,24 @@ class ClusterNode(RoutedNode):
         await super()._close()
 
     # --- inspection -------------------------------------------------------------------------------
+
+    def _evaluates_alarms(self) -> bool:
+        return self.catalog.owned
+
+    async def _read_ownership(self) -> OwnershipFacts:
+        return ownership_facts(await self.cluster_view(), self.clock.now_ms())
+
+    async def _tell_cluster(self, arguments: dict[str, Any]) -> Told:
+        loop = self.ownership_loop
+        positions = {
+            number: Position(each.follower.state.value, log.next)
+            for number, each in self._owned.items()
+            if number != CATALOG_SHARD and (log := each.follower.log) is not None
+        }
+        lease = loop.owners.get(CATALOG_SHARD)
+        offsets = loop.others.clock_offsets_ms()
+        owner = lease.node if lease is not None else ""
+        return Told(self.settings.advertise, loop.draining, positions, [*loop.moves.latest], offsets, owner)
 
     def not_ready(self) -> str:
         if not self.started:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
 from batonq.log.cancellation import end
 from batonq.log.interface import Lease, Member, OwnershipLeases
+from batonq.log.layout import CATALOG_SHARD
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
 from batonq.node.clock import Clock
@@ -23,6 +24,7 @@ from batonq.node.cluster import balance
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
 from batonq.node.cluster.members import Known, Members
+from batonq.node.cluster.moves import Moves
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.settings import Settings
 from batonq.node.shard_host.keeper import KeeperState
@@ -104,6 +106,7 @@ class OwnershipLoop:
             term_s=settings.lease_s / TERMS,
         )
         clock.follow(self.others.time_s)
+        self.moves = Moves(clock.now_ms, lambda: self.members)
 
     @property
     def members(self) -> dict[str, Known]:
@@ -147,12 +150,17 @@ class OwnershipLoop:
 
     def _note(self, lease: Lease) -> None:
         if lease.node:
-            self.owners[lease.shard] = lease
-            self._yield_to(lease)
+            self._owned_by(lease)
         else:
             self._noted_free(lease.shard)
         self._noted_s[lease.shard] = self._loop.time()
         self._tell()
+
+    def _owned_by(self, lease: Lease) -> None:
+        self.owners[lease.shard] = lease
+        if lease.shard != CATALOG_SHARD:
+            self.moves.note(lease.shard, lease.node, lease.epoch)
+        self._yield_to(lease)
 
     def _noted_free(self, shard: int) -> None:
         """Handle a lease that expired or was released.
@@ -183,8 +191,7 @@ class OwnershipLoop:
             if self._noted_s.get(shard, 0.0) >= began_s:
                 continue
             if shard in holders:
-                self.owners[shard] = holders[shard]
-                self._yield_to(holders[shard])
+                self._owned_by(holders[shard])
             else:
                 self._noted_free(shard)
         self._tell()
@@ -347,7 +354,7 @@ class OwnershipLoop:
 
     # --- handing shards over ---------------------------------------------------------------------
 
-    async def move(self, shard: int, target: str) -> None:
+    async def move(self, shard: int, target: str, reason: str = "an operator moved it") -> None:
         """Hand a shard over to another node: step down, and have that node take it at once."""
         each = self._find(shard)
         if target not in self.members:
@@ -360,6 +367,7 @@ class OwnershipLoop:
         with self._at_work(shard):
             began_s = self._loop.time()
             weight = each.load().weight
+            self.moves.hands_over(shard, reason)
             await each.follower.step_down()
             self._note(Lease(shard, "", "", 0))
             released_ms = self._clock.now_ms()
@@ -433,7 +441,7 @@ class OwnershipLoop:
             if target is None:
                 return
             try:
-                await self.move(shard, target)
+                await self.move(shard, target, f"{self.node} is being stopped or drained")
             except BatonError as problem:  # the shard is free now, or stays: other nodes take it when its lease expires
                 events.warning("hand_over_failed", f"Node {target} did not take shard {shard}: {problem.message}")
 
@@ -453,6 +461,6 @@ class OwnershipLoop:
 
     async def _move_for_balance(self, shard: int, target: str) -> None:
         try:
-            await self.move(shard, target)
+            await self.move(shard, target, "to balance the load")
         except BatonError as problem:
             events.warning("hand_over_failed", f"Node {target} did not take shard {shard}: {problem.message}")

@@ -23,6 +23,7 @@ from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
 from batonq.node.cluster.routing import CALL_S
 from batonq.node.context import NodeContext
+from batonq.node.monitoring.cluster_view import Told
 from batonq.node.monitoring.metrics import FRONT_DECODER, Front, labelled
 from batonq.node.node import World
 from batonq.node.operations.history import Served
@@ -137,6 +138,9 @@ class ProcessNode(RoutedNode):
 
     def _evaluates_alarms(self) -> bool:
         return self.place.first
+
+    async def _tell_cluster(self, arguments: dict[str, Any]) -> Told:
+        return Told(catalog_owner=name_of(self.place.process_of(CATALOG_SHARD)))
 
     def _keeper(self, number: int) -> ShardKeeper:
         if self.place.has(number):
