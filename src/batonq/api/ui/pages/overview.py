@@ -13,14 +13,20 @@ TOP_QUEUES = 15
 async def show(view: View) -> Page:
     status = await view.backend.get(path_of("status"))
     top = await view.optional("/v1/queues:stats", sort="depth", order="desc", limit=TOP_QUEUES)
-    alarms = await view.optional(path_of("alarms")) if status["alarms"]["active"] else {"alarms": []}
     verdict = status["verdict"]
+    received = status.get("receivedPerSecond", 0)
+    retries = status.get("retriedPerSecond", 0) / received if received else 0
     return Page(
         "Overview",
         "overview.html",
         sentence=verdict["sentence"],
         level=verdict["level"],
-        values={"status": status, "top": top, "alarms": alarms, "range": view.choice("range", RANGES)},
+        values={
+            "status": status,
+            "retries": retries,
+            "top": top,
+            "range": view.choice("range", RANGES),
+        },
     )
 
 
