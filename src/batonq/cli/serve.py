@@ -228,12 +228,10 @@ def compose(node: Node) -> HttpServer:
     pages = Pages(node)
     ui = UiApp(rest, DashboardAccess(node.broker, pages.is_admin_token), wall=node.time_s)
     router.mount_under("/ui", ui.handle)
+    router.mount("/", browsers_only(sqs, ui))
     node.count_front = lambda: front_metrics(server, sqs, rest)
     for path, methods, answer in pages.routes:
-        if path == "/":
-            router.mount(path, browsers_only(sqs, answer), methods)
-        else:
-            router.mount(path, adapter(answer), methods)
+        router.mount(path, adapter(answer), methods)
     return server
 
 
@@ -288,18 +286,16 @@ def adapter(answer: Answer) -> Callable[[Request], Any]:
 
 GREETING = (
     f"Baton {__version__}: a message queue with an SQS-compatible API and a REST API. API reference: "
-    "/v1/docs. Status page: open this URL in a browser."
+    "/v1/docs. Dashboard: open this URL in a browser."
 )
 
 
-def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
-    """At the root URL, SDKs get the API and browsers get the status page."""
-    page = adapter(answer)
+def browsers_only(sqs: SqsApp, ui: UiApp) -> Callable[[Request], Any]:
+    """At the root URL, SDKs get the API and browsers get the dashboard."""
 
     async def handle(request: Request) -> Response:
         if "text/html" in request.header(b"accept"):
-            response: Response = await page(request)
-            return response
+            return await ui.handle(request)
         if request.method in ("GET", "HEAD") and not request.query:
             return plain(200, GREETING)
         return await sqs.handle(request)
