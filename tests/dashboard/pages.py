@@ -14,6 +14,7 @@ import msgspec
 from batonq.api.http import Request, Response
 from batonq.api.sqs.access import Caller
 from batonq.api.ui import DashboardAccess, UiApp
+from batonq.core.catalog.entries import WRITE, AccessKey
 
 NOW_S = 1_790_000_000.0
 HOST = "localhost:9324"
@@ -60,12 +61,20 @@ class FakeKeys:
 
     def __init__(self, *, dev: bool = True) -> None:
         self.account = ACCOUNT
+        self.admin_token = TOKEN
         self.dev = dev
-        self.keys = {"BATONKEY": ("the-secret", "111111111111")}
+        self.keys: dict[str, AccessKey] = {}
         self.sealing = {1: b"k" * 32}
+        self.add("BATONKEY")
 
-    def find_key(self, access_key: str) -> tuple[str, str] | None:
+    def add(self, id: str, account: str = ACCOUNT, role: str = WRITE, expires_ms: int = 0) -> None:
+        self.keys[id] = AccessKey(id, "the-secret", account, 1, role=role, expires_ms=expires_ms)
+
+    def find_key(self, access_key: str) -> AccessKey | None:
         return self.keys.get(access_key)
+
+    def now_ms(self) -> int:
+        return int(NOW_S * 1000)
 
     def session_keys(self) -> dict[int, bytes]:
         return self.sealing
@@ -80,8 +89,7 @@ class Browser:
         self.rest = rest
         self.now_s = NOW_S
         self.keys = keys or FakeKeys(dev=not secured)
-        access = DashboardAccess(self.keys, lambda text: text == TOKEN)
-        self.app = UiApp(rest, access, read_only=read_only, wall=self.wall, seconds=self.wall)
+        self.app = UiApp(rest, DashboardAccess(self.keys), read_only=read_only, wall=self.wall, seconds=self.wall)
         self.cookies: dict[str, str] = {}
         self.peer = "127.0.0.1"
         self.scheme = "http"

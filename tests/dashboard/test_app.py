@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from batonq.api.sqs.access import Caller
 from batonq.api.ui import assets
 from batonq.api.ui.app import POLICY
 from batonq.api.ui.sessions import SESSION_S, SignInLimit
+from batonq.core.catalog.entries import READ, WRITE
 from tests.dashboard import samples
-from tests.dashboard.pages import TOKEN, Browser, FakeRest, Refusal, header, text_of
+from tests.dashboard.pages import ACCOUNT, NOW_S, TOKEN, Browser, FakeRest, Refusal, header, text_of
 
 
 @pytest.fixture
@@ -152,9 +154,30 @@ def test_signing_in_with_the_admin_token_and_out(secured: Browser) -> None:
 def test_signing_in_with_a_key_acts_as_that_key(secured: Browser, rest: FakeRest) -> None:
     secured.send("POST", "/ui/sign-in", {"key": "BATONKEY", "secret": "the-secret"})
     secured.get("/ui")
-    assert (rest.callers[-1].account, rest.callers[-1].key) == ("111111111111", "BATONKEY")
+    assert rest.callers[-1] == Caller(ACCOUNT, "BATONKEY", WRITE, True)
     del secured.keys.keys["BATONKEY"]  # disabled meanwhile
     assert secured.send("GET", "/ui").status == 303
+
+
+def test_a_key_that_has_expired_signs_nobody_in(secured: Browser) -> None:
+    secured.keys.add("OLD", expires_ms=int(NOW_S * 1000))
+    assert secured.send("POST", "/ui/sign-in", {"key": "OLD", "secret": "the-secret"}).status == 403
+
+
+def test_a_key_that_may_only_read_sees_no_forms_and_sends_none(secured: Browser) -> None:
+    secured.keys.add("READER", role=READ)
+    secured.send("POST", "/ui/sign-in", {"key": "READER", "secret": "the-secret"})
+    response = secured.send("POST", "/ui/alarm-test", {"form_token": secured.form_token(), "name": "x"})
+    assert response.status == 403 and b"Key READER may only read." in response.body
+    secured.post("/ui/sign-out")  # but it may leave
+
+
+def test_a_key_of_another_account_sees_its_queues_and_not_the_server(secured: Browser) -> None:
+    secured.keys.add("OTHER", account="111111111111")
+    secured.send("POST", "/ui/sign-in", {"key": "OTHER", "secret": "the-secret"})
+    assert header(secured.send("GET", "/ui"), "Location") == "/ui/queues"
+    page = secured.get("/ui/nothing", 404)
+    assert 'href="/ui/queues"' in page and 'href="/ui/cluster"' not in page
 
 
 @pytest.mark.parametrize(
