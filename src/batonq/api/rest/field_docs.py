@@ -232,7 +232,8 @@ _WRITTEN = {
     "file": "The configuration file, if the value comes from there.",
     "doc": "What the setting means.",
     # --- definitions
-    "version": "Version of the format: 1.",
+    "Definitions.version": "Version of the format: 1.",
+    "ExportedDefinitions.version": "Version of the format: 1.",
     "Definitions.account": "The account that the definitions are from.",
     "Definitions.queues": "The queues. Fields that are absent get their default when a queue is created, and are not "
     "changed in a queue that exists.",
@@ -241,7 +242,7 @@ _WRITTEN = {
     "changed": "The queues that were changed.",
     "unchanged": "Number of queues that were already as defined.",
     "fields": "The settings that were changed.",
-    "problems": "What is wrong with the definitions, or what failed; empty if all is well.",
+    "Imported.problems": "What is wrong with the definitions, or what failed; empty if all is well.",
     "applied": "Whether anything was changed. False for a dry run, and if the definitions have problems.",
     # --- status
     "version": "Release of the server.",

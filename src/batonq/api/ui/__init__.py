@@ -22,7 +22,8 @@ To add a page:
    `{{ count|number }}`, `{{ seconds|duration }}`, `{{ at_ms|when(now_ms) }}`, `{{ name|segment }}` in a URL. All values
    are escaped.
 
-3. What changes while the page is open goes into a block whose name begins with `live_`, inside an element that names it::
+3. What changes while the page is open goes into a block whose name begins with `live_`, inside an element that names
+   it::
 
        <div data-live="live_jobs">{% block live_jobs %} … {% endblock %}</div>
 
@@ -30,16 +31,17 @@ To add a page:
    Rows of a table need `data-key`, a text that stays the same for the same thing; `j` and `k` move over them.
    Forms with inputs do not belong in a live block.
 
-4. Every form is a POST with `{{ ui.form_token(form_token) }}` in it, and is shown only `{% if view.can_write %}`. Buttons
-   say what they will do, with numbers; what destroys asks for the queue's name. Scripts and styles are never inline: the
-   content security policy forbids them. Tables that carry `class="stack"` and cells with `data-label` become lists on a
-   phone.
+4. Every form is a POST with `{{ ui.form_token(form_token) }}` in it, and is shown only `{% if view.can_write %}`.
+   Buttons say what they will do, with numbers; what destroys asks for the queue's name. Scripts and styles are never
+   inline: the content security policy forbids them. Tables that carry `class="stack"` and cells with `data-label`
+   become lists on a phone.
 
-5. Test it in `tests/ui`: `pages.py` there has a fake REST API and a client.
+5. Test it in `tests/dashboard`, where `pages.py` has a fake REST API and a client, and its flows with a real browser in
+   `tests/ui`.
 
-Everything else is in a module of its own: `app.py` (requests), `sessions.py` (cookies, form tokens), `access.py` (who may
-sign in), `backend.py` (REST within the process), `live.py` (streams), `rendering.py` (templates), `assets.py` (files in
-`static/`).
+Everything else is in a module of its own: `app.py` (requests), `sessions.py` (cookies, form tokens), `access.py` (who
+may sign in), `backend.py` (REST within the process), `live.py` (streams), `rendering.py` (templates), `assets.py`
+(files in `static/`).
 """
 
 from batonq.api.ui.access import DashboardAccess

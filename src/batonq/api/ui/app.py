@@ -29,6 +29,7 @@ from batonq.api.ui.sessions import (
     set_cookie,
 )
 from batonq.api.ui.view import Data, Page, Redirect, View
+from batonq.core.catalog.entries import READ
 
 if TYPE_CHECKING:
     from batonq.api.ui.rendering import Renderer
@@ -61,6 +62,7 @@ HEADERS = (
     ("Referrer-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
+READ_ONLY = "This dashboard is read-only: it cannot change anything."
 NO_STORE = ("Cache-Control", "no-store")
 
 logger = logging.getLogger("batonq.ui")
@@ -156,7 +158,7 @@ class UiApp:
         assert route.act is not None
         view = self._view(request, session, caller, names, pairs)
         if not view.can_write:
-            raise Problem(403, "read_only", "This dashboard is read-only: it cannot change anything.")
+            raise Problem(403, "read_only", READ_ONLY if self._read_only else f"Key {view.who} may only read.")
         return await self._run(route, route.act, view, session, None)
 
     async def _run(
@@ -200,7 +202,7 @@ class UiApp:
             who = session.key if session is not None and session.kind == "key" else "admin"
         return View(
             request=request,
-            backend=Backend(self._rest, caller, request.peer, writable=not self._read_only),
+            backend=Backend(self._rest, caller, request.peer, writable=not self._read_only and caller.role != READ),
             names=names,
             query=dict(_pairs(request.query)),
             pairs=pairs or [],
@@ -209,6 +211,7 @@ class UiApp:
             secured=self._access.secured,
             account=caller.account,
             who=who,
+            operator=caller.operator,
         )
 
     def _shared(self, view: View, route: Route, session: Session | None, notice: str = "") -> dict[str, Any]:

@@ -6,7 +6,7 @@ Templates use these functions as filters of the same names.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -68,8 +68,9 @@ def size(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def plural(count: int, word: str, words: str = "") -> str:
+def plural(count: int | None, word: str, words: str = "") -> str:
     """1 message; 214 messages."""
+    count = count or 0
     return f"{count:,} {word if count == 1 else words or word + 's'}"
 
 
@@ -87,7 +88,8 @@ def distance(at_ms: float, now_ms: float) -> str:
     seconds = (now_ms - at_ms) / 1000
     if abs(seconds) < 0.5:
         return "now"
-    return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+    shown = duration(int(abs(seconds)) if abs(seconds) < 60 else abs(seconds) // 60 * 60)
+    return f"{shown} ago" if seconds > 0 else f"in {shown}"
 
 
 def when(at_ms: float | None, now_ms: float) -> Markup:
@@ -98,10 +100,10 @@ def when(at_ms: float | None, now_ms: float) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(iso, exact(at_ms), distance(at_ms, now_ms))
 
 
-def spark(values: Sequence[float | None]) -> Markup:
+def spark(values: Sequence[float | None] | None) -> Markup:
     """A small line of recent values, zero-based. Gaps stay gaps. Screen readers get the last value."""
-    known = [value for value in values if value is not None]
-    if not known:
+    known = [value for value in values or () if value is not None]
+    if not values or not known:
         return Markup('<span class="soft">{}</span>').format(NONE)
     top = max(known)
     step = SPARK_WIDTH / max(1, len(values) - 1)
@@ -187,7 +189,7 @@ def _branch(rows: Markup, summary: str, depth: int) -> Markup:
     )
 
 
-FILTERS = {
+FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "rate": rate,
     "percent": percent,

@@ -151,10 +151,7 @@ class Pages:
                 return False
         elif kind.lower() != "bearer":
             return False
-        return self.is_admin_token(given.strip())
-
-    def is_admin_token(self, text: str) -> bool:
-        return same_token(text, self._token)
+        return same_token(given.strip(), self._token)
 
 
 def _json_object(body: bytes) -> dict[str, Any]:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 from batonq.api.ui.backend import path_of
 from batonq.api.ui.routes import Route
-from batonq.api.ui.view import Data, Page, View
+from batonq.api.ui.view import Data, Page, Redirect, View
 
 RANGES = ("15m", "1h", "6h", "24h", "72h")
 TOP_QUEUES = 15
 
 
-async def show(view: View) -> Page:
+async def show(view: View) -> Page | Redirect:
+    if not view.operator:  # the overview concerns the whole server, with all its accounts
+        return Redirect("/ui/queues")
     status = await view.backend.get(path_of("status"))
     top = await view.optional("/v1/queues:stats", sort="depth", order="desc", limit=TOP_QUEUES)
-    alarms = await view.optional(path_of("alarms")) if status["alarms"]["active"] else {"alarms": []}
     verdict = status["verdict"]
+    received = status.get("receivedPerSecond", 0)
+    retries = status.get("retriedPerSecond", 0) / received if received else 0
     return Page(
         "Overview",
         "overview.html",
         sentence=verdict["sentence"],
         level=verdict["level"],
-        values={"status": status, "top": top, "alarms": alarms, "range": view.choice("range", RANGES)},
+        values={
+            "status": status,
+            "retries": retries,
+            "top": top,
+            "range": view.choice("range", RANGES),
+        },
     )
 
 

@@ -32,6 +32,13 @@ window.batonPlots = (() => {
     if (value >= 1e4) return `${+(value / 1e3).toFixed(1)}k`;
     return value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 2 : 0 });
   }
+  const two = (number) => String(number).padStart(2, "0");
+  function clock(at, x) {
+    const time = new Date(at * 1000), long = x.length && x[x.length - 1] - x[0] > 90000;
+    const day = `${time.getDate()} ${time.toLocaleString("en", { month: "short" })}`;
+    const hour = `${two(time.getHours())}:${two(time.getMinutes())}`;
+    return long ? (hour === "00:00" ? day : `${day} ${hour}`) : hour === "00:00" ? day : hour;
+  }
   const WRITTEN = {
     rate: (v) => `${v.toLocaleString("en", { maximumFractionDigits: v < 10 ? 1 : 0 })}/s`,
     count: (v) => v.toLocaleString("en", { maximumFractionDigits: 0 }),
@@ -129,7 +136,7 @@ window.batonPlots = (() => {
         cursor: { sync: { key: this.key }, drag: { x: false, y: false }, points: { size: 5 }, y: false },
         legend: { show: false },
         scales: { x: { time: true }, y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [{ ...axis, space: 70, size: 24 }, { ...axis, size: 52, space: 34, values: (u, ticks) => ticks.map((v) => TICK[kind.unit](v)) }],
+        axes: [{ ...axis, space: 70, size: 24, values: (u, ticks) => ticks.map((at) => clock(at, this.x)) }, { ...axis, size: 52, space: 34, values: (u, ticks) => ticks.map((v) => TICK[kind.unit](v)) }],
         series: [{}, ...kind.series.map(([name]) => ({ stroke: colour(name), width: 1.5, points: { show: false }, spanGaps: false, dash: name === "deadLettered" ? [4, 3] : undefined }))],
         plugins: [marks(this)],
         hooks: { setCursor: [() => this.legends()] },
@@ -162,7 +169,7 @@ window.batonPlots = (() => {
       const clock = this.section.querySelector(".plot-time");
       if (!clock) return;
       const mark = hovering ? this.marks.find((m) => Math.abs(m.atMs / 1000 - this.x[at]) <= this.data.stepSeconds) : null;
-      clock.textContent = hovering ? new Date(this.x[at] * 1000).toLocaleString() + (mark ? ` · ${mark.text}` : "") : "";
+      clock.textContent = hovering ? new Date(this.x[at] * 1000).toLocaleString("en-GB") + (mark ? ` · ${mark.text}` : "") : "";
     }
     redraw() {
       for (const { plot } of this.plots) plot.destroy();
