@@ -9,12 +9,18 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
+
 from batonq import errors
 from batonq.api.sqs import errors as sqs_errors
+from batonq.cli import exit_codes, json_shapes
+from batonq.cli.connection import GROUP, add_connection_arguments
 from batonq.cli.main import build_parser
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.node import settings
@@ -120,9 +126,80 @@ def cli_part() -> str:
     parts = []
     for parser, summary in commands():
         parts.append(f"### {parser.prog}\n\n{summary[:1].upper()}{summary[1:]}.\n\n")
-        rows = [[_option_name(action), _help(parser, action)] for action in options(parser)]
+        shared = _connection_options(parser)
+        rows = [[_option_name(action), _help(parser, action)] for action in options(parser) if action not in shared]
+        if shared:
+            names = ", ".join(_option_name(action) for action in shared)
+            rows.append([names, "[the server and the credentials](#the-server-and-the-credentials)"])
         parts.append(table(("argument", "meaning"), rows) + "\n" if rows else "")
+        parts.append(_json_line(parser.prog.removeprefix("baton ")))
     return "".join(parts)
+
+
+def _connection_options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """The flags that name the server. They are explained once, for all commands."""
+    return [action for group in parser._action_groups if group.title == GROUP for action in group._group_actions]
+
+
+def cli_connection_part() -> str:
+    parser = argparse.ArgumentParser()
+    add_connection_arguments(parser)
+    rows = [[_option_name(action), _help(parser, action)] for action in _connection_options(parser)]
+    return table(("flag", "meaning"), rows)
+
+
+def exit_codes_part() -> str:
+    return table(("exit code", "meaning"), ([str(code), text] for code, text in exit_codes.MEANINGS.items()))
+
+
+# --- the JSON of the command line -------------------------------------------------------------
+
+
+def _json_line(command: str) -> str:
+    """The sentence about --json in the section of a command."""
+    found = json_shapes.OUTPUTS.get(command)
+    if found is None:
+        return ""
+    if isinstance(found, str):
+        return f"With `--json` it prints the answer of the operation `{found}` ([REST API](rest-api.md)).\n\n"
+    if issubclass(found, json_shapes.Printed):
+        return f"With `--json` it prints [{found.__name__}](#{found.__name__.lower()}).\n\n"
+    return f"With `--json` it prints [{found.__name__}](rest-api.md#{found.__name__.lower()}).\n\n"
+
+
+def cli_json_part() -> str:
+    """The shapes that only the command line has."""
+    kinds = [kind for kind in vars(json_shapes).values() if isinstance(kind, type) and _is_printed(kind)]
+    parts = []
+    for kind in kinds:
+        text = _doc(kind) if kind.__doc__ and not kind.__doc__.startswith(f"{kind.__name__}(") else ""
+        parts.append(f"### {kind.__name__}\n\n" + (f"{text}\n\n" if text else ""))
+        rows = []
+        for each in msgspec.structs.fields(kind):
+            need = "always" if each.required else "if there is one"
+            rows.append([f"`{each.encode_name}`", _type_name(each.type), need])
+        parts.append(table(("field", "type", "present"), rows) + "\n")
+    return "".join(parts)
+
+
+def _is_printed(kind: type) -> bool:
+    return issubclass(kind, json_shapes.Printed) and kind is not json_shapes.Printed
+
+
+def _type_name(kind: object) -> str:
+    """`list of DoctorFinding`, `number`, `"ok", "warning" or "critical"`."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is list:
+        return f"list of {_type_name(inner[0])}"
+    if origin is typing.Literal:
+        return ", ".join(f'`"{value}"`' for value in inner)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type_name(each) for each in inner)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        page = "" if issubclass(kind, json_shapes.Printed) else "rest-api.md"
+        return f"[{kind.__name__}]({page}#{kind.__name__.lower()})"
+    names = {bool: "boolean", int: "integer", float: "number", str: "text", type(None): "null"}
+    return names.get(kind, "object") if isinstance(kind, type) else "object"
 
 
 # --- the lifecycle ----------------------------------------------------------------------------
@@ -284,6 +361,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "error-statuses": error_statuses_part,
     "sqs-errors": sqs_errors_part,
     "cli": cli_part,
+    "cli-connection": cli_connection_part,
+    "cli-exit-codes": exit_codes_part,
+    "cli-json": cli_json_part,
     "transitions": transitions_part,
     "receipts": receipts_part,
     "client": client_part,

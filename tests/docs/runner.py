@@ -37,7 +37,6 @@ BLOCK_S = 900  # a job of the pipeline starts a JVM
 STOP_S = 60
 DRIVER = Path(__file__).with_name("driver.py")
 _SERVE = re.compile(r"^(baton serve\b(?!.*--port).*)$", re.MULTILINE)
-_CALLS = re.compile(r"^(baton (?:clock advance|peek)\b(?!.*--url).*)$", re.MULTILINE)
 
 
 class PageRun:
@@ -193,7 +192,6 @@ class PageRun:
     def _here(self, text: str) -> str:
         """The text of a block with the page's port instead of the default."""
         text = _SERVE.sub(rf"\1 --port {self.port}", text)
-        text = _CALLS.sub(rf"\1 --url http://127.0.0.1:{self.port}", text)
         return text.replace(DEFAULT_PORT, str(self.port))
 
     def _clean_environment(self) -> dict[str, str]:
@@ -202,6 +200,8 @@ class PageRun:
         What the pipeline keeps to start Java quickly is the caller's too: it would be made anew for each page.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BATON_"))}
+        kept.pop("XDG_CONFIG_HOME", None)
+        kept["BATON_URL"] = f"http://127.0.0.1:{self.port}"  # the pages rely on the default port
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         home = str(self.directory)
         kept.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))

@@ -154,5 +154,5 @@ def test_what_is_missing_is_said(flags: list[str], said: str, capsys: pytest.Cap
 
 
 def test_a_queue_that_is_not_there(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scale", "--queue", "nowhere", "--max", "5", "--url", server.url]) == 1
+    assert main(["scale", "--queue", "nowhere", "--max", "5", "--url", server.url]) == 3
     assert "Queue 'nowhere' does not exist" in capsys.readouterr().err

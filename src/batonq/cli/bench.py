@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.cli.connection import Server, Target, add_connection_arguments, queue_path, resolve
+from batonq.cli.connection import Server, Target, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.output import duration, note, number, print_fields, print_json
 from batonq.cli.progress import Progress
@@ -62,13 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
-    target = resolve(arguments)
-    server = Server(target)
+    server = connect(arguments)
     name = PREFIX + secrets.token_hex(6) + (".fifo" if arguments.fifo else "")
     spec = {"name": name, "mode": "FIFO" if arguments.fifo else "STANDARD"}
     server.post("/v1/queues", {**spec, "defaultVisibilityTimeoutSeconds": VISIBILITY_S})
     try:
-        measured = _Run(arguments, target, name).run()
+        measured = _Run(arguments, server.target, name).run()
     finally:
         _clean_up(server, name)
     result = report(arguments, measured)

@@ -235,8 +235,10 @@ def checked_url(url: str) -> str:
 
 
 def connect(arguments: argparse.Namespace) -> Server:
-    """The server that the command's flags, the environment or the context name."""
-    return Server(resolve(arguments))
+    """The server that the command's flags, the environment or the context name. It is closed when the command ends."""
+    server = Server(resolve(arguments))
+    arguments.resources.callback(server.close)
+    return server
 
 
 def queue_path(name: str, *rest: str) -> str:
@@ -328,7 +330,8 @@ class Server:
 
     def _authentication(self, method: str, target: str, data: bytes) -> dict[str, str]:
         if self.target.token:
-            return {"Authorization": f"Bearer {self.target.token}"}
+            account = {"Baton-Account": self.target.account} if self.target.account else {}
+            return {"Authorization": f"Bearer {self.target.token}", **account}
         if self.target.key:
             if self._signer is None:
                 from batonq.client.signing import Signer  # loads the client, which only signed requests need

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -95,7 +96,8 @@ def _check(name: str, context: contexts.Context) -> None:
         account=context.account,
         ca_file=context.ca_file,
     )
-    Server(target).get("/v1/queues", limit=1)
+    with closing(Server(target)) as server:
+        server.get("/v1/queues", limit=1)
 
 
 def _list(kept: contexts.Contexts, arguments: argparse.Namespace) -> int:

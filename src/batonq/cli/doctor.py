@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from batonq import __version__
-from batonq.cli.connection import Server, add_connection_arguments, queue_path, resolve
+from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import DONE, PROBLEMS_FOUND
 from batonq.cli.output import duration, plural, print_json, printable, size, style
 from batonq.cli.queue_checks import LEVELS, Finding, QueueFacts, check_queues
@@ -65,7 +65,7 @@ def _print(findings: list[Finding], *, quiet: bool) -> None:
 
 def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     if not arguments.data:
-        yield from check_server(Server(resolve(arguments)))
+        yield from check_server(connect(arguments))
         return
     from batonq.log.ownership import holder_of
 
@@ -73,7 +73,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
         raise InvalidInput(f"The data directory {arguments.data} does not exist.")
     yield from check_directory(arguments.data)
     if holder_of(arguments.data) is not None:
-        yield from check_server(Server(resolve(arguments)))
+        yield from check_server(connect(arguments))
     else:
         yield Finding("ok", "server", arguments.data, f"No server is using {arguments.data}; its log is read instead.")
         yield from check_queues(_stored_queues(arguments.data))

@@ -1,7 +1,7 @@
 """The `baton` command. It imports only the subcommand that is used.
 
 A subcommand is a module with `add_arguments(parser)` and `run(arguments) -> exit code`. A module may also have
-`expand(words)`, which rewrites a short form of its arguments.
+`expand(words)`, which rewrites a short form of its arguments. `arguments.resources` is closed when the command ends.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from batonq import __version__
 from batonq.cli.actions import add_action
@@ -114,7 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             words = [only, *expand(words[1:])]
     arguments = build_parser(only).parse_args(words)
     try:
-        code: int = arguments.run(arguments)
+        with ExitStack() as arguments.resources:
+            code: int = arguments.run(arguments)
         sys.stdout.flush()
     except BatonError as problem:
         print(f"baton: {problem.message}", file=sys.stderr)

@@ -17,6 +17,7 @@ from batonq.node.operations.admin_token import TOKEN_FILE, same_token
 
 CALLERS_MAX = 1_024
 ACCOUNT_DIGITS = 12
+ACCOUNT_HEADER = b"baton-account"  # with the admin token: the account to act for
 ACCESS_KEY_LENGTH_MAX = 128
 CREDENTIAL_LENGTH_MAX = 1_024  # only this much of a percent-encoded credential is read
 
@@ -89,7 +90,8 @@ class OpenAccess:
 class SignedAccess:
     """The secured profile: every request must be signed by a key in the catalog, and acts for that key's account.
 
-    With `tokens`, the admin token as a bearer token is accepted too. It acts for the server's own account.
+    With `tokens`, the admin token as a bearer token is accepted too. It acts for the server's own account, or for the
+    account in the header Baton-Account.
     """
 
     def __init__(self, keys: Keys, wall: Callable[[], float], *, tokens: bool = False) -> None:
@@ -101,7 +103,7 @@ class SignedAccess:
         if self._tokens:
             kind, _, token = request.header(b"authorization").partition(" ")
             if kind.lower() == "bearer":
-                return self._operator(token.strip())
+                return self._operator(token.strip(), request.header(ACCOUNT_HEADER))
         id = self._verifier.verify(request)
         key = self._keys.find_key(id)
         assert key is not None, "a key that was just verified"
@@ -109,13 +111,15 @@ class SignedAccess:
             raise SqsError(INVALID_KEY, f"Access key {id} expired on {iso_time(key.expires_ms)}. Use another key.")
         return Caller(key.account, id, key.role, key.account == self._keys.account)
 
-    def _operator(self, token: str) -> Caller:
+    def _operator(self, token: str, account: str) -> Caller:
         if not same_token(token, self._keys.admin_token):
             raise AccessDenied(
                 f"The bearer token is not this server's admin token, which is in the file {TOKEN_FILE} of its data "
                 "directory."
             )
-        return Caller(self._keys.account, "", ADMIN, True)
+        if account and not (len(account) == ACCOUNT_DIGITS and account.isascii() and account.isdigit()):
+            raise AccessDenied(f"The header Baton-Account must have {ACCOUNT_DIGITS} digits, not {account[:40]!r}.")
+        return Caller(account or self._keys.account, "", ADMIN, True)
 
     def _secret(self, access_key: str) -> str | None:
         key = self._keys.find_key(access_key)

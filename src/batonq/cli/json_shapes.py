@@ -1,0 +1,219 @@
+"""What every command prints with --json: the answer of an operation of the REST API, or a shape of the command's own.
+
+The shapes are stable: fields can be added, but are neither removed nor changed. The reference pages are made from this
+table, and the tests check the output of every command against it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from batonq.api.rest import job_shapes, queue_shapes, shapes
+
+Level = Literal["ok", "warning", "critical"]
+
+
+class Printed(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Base class of the shapes that only the command line has."""
+
+
+class QueueShown(Printed):
+    """A queue: its settings and its statistics."""
+
+    queue: queue_shapes.Queue  # type: ignore[valid-type]
+    stats: queue_shapes.Stats
+
+
+class QueueDeleted(Printed):
+    """`messages` were in the queue."""
+
+    queue: str
+    deleted: bool
+    messages: int
+
+
+class QueuePurged(Printed):
+    """`messages` were in the queue."""
+
+    queue: str
+    purged: bool
+    messages: int
+
+
+class SentMessages(Printed):
+    """One entry per message, in order. The entry of a message that was refused has an `error`."""
+
+    queue: str
+    sent: int
+    failed: int
+    messages: list[shapes.SendResult]
+
+
+class LeasesChanged(Printed):
+    """One result per receipt, in order. The result of a receipt that was refused has an `error`."""
+
+    queue: str
+    done: int
+    failed: int
+    results: list[shapes.LeaseResult]
+
+
+class MessageDeleted(Printed):
+    queue: str
+    message_id: str
+    deleted: bool
+
+
+class TopShown(Printed):
+    """`status` is null if the credentials may not read the status of the server."""
+
+    status: dict[str, Any] | None
+    total: int
+    at_ms: int
+    queues: list[dict[str, Any]]
+
+
+class DoctorFinding(Printed):
+    """One result of a check. `remedy` is empty if there is nothing to do."""
+
+    level: Level
+    check: str
+    subject: str
+    text: str
+    remedy: str
+
+
+class DoctorReport(Printed):
+    """`level` is the worst level of all findings."""
+
+    level: Level
+    findings: list[DoctorFinding]
+
+
+class ContextShown(Printed):
+    """A context, without its secrets."""
+
+    name: str
+    url: str
+    current: bool
+    credentials: Literal["key", "token", "none"]
+    access_key_id: str = ""
+    account: str = ""
+    ca_file: str = ""
+
+
+class ContextsShown(Printed):
+    """`current` is the name of the context in use, or empty."""
+
+    current: str
+    contexts: list[ContextShown]
+
+
+class CurrentContext(Printed):
+    """`current` is the name of the context in use, or empty."""
+
+    current: str
+
+
+class ClockShown(Printed):
+    now_ms: int
+
+
+class Percentiles(Printed):
+    """In milliseconds."""
+
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+
+
+class BenchLatency(Printed):
+    """Per request for `send`, `receive` and `ack`; per message for `endToEnd`, from send to receive."""
+
+    send: Percentiles
+    receive: Percentiles | None = None
+    ack: Percentiles | None = None
+    end_to_end: Percentiles | None = None
+
+
+class BenchReport(Printed):
+    """`complete` is false if the time was over before all messages were processed."""
+
+    messages: int
+    body_bytes: int
+    batch: int
+    senders: int
+    receivers: int
+    complete: bool
+    sent: int
+    sent_per_second: float
+    latency: BenchLatency
+    acked: int = 0
+    acked_per_second: float = 0.0
+
+
+# By command. A text is the name of an operation of the REST API, whose answer is printed.
+OUTPUTS: dict[str, str | type[Struct]] = {
+    "ack": LeasesChanged,
+    "alarms ack": "acknowledgeAlarm",
+    "alarms list": "listAlarms",
+    "alarms test": "testAlarms",
+    "bench": BenchReport,
+    "clock advance": ClockShown,
+    "config show": "getConfig",
+    "context add": ContextShown,
+    "context list": ContextsShown,
+    "context remove": CurrentContext,
+    "context show": ContextShown,
+    "context use": CurrentContext,
+    "dlq delete": job_shapes.Job,
+    "dlq list": "listQueueStats",
+    "dlq show": "listDeadLetters",
+    "doctor": DoctorReport,
+    "export": "exportDefinitions",
+    "extend": LeasesChanged,
+    "import": "importDefinitions",
+    "jobs cancel": "cancelJob",
+    "jobs list": "listAllJobs",
+    "jobs pause": "pauseJob",
+    "jobs resume": "resumeJob",
+    "jobs show": "getJob",
+    "keys create": "createKey",
+    "keys disable": "disableKey",
+    "keys enable": "enableKey",
+    "keys list": "listKeys",
+    "message delete": MessageDeleted,
+    "message edit": "editMessage",
+    "message retry": "retryMessage",
+    "message show": "getMessage",
+    "nack": LeasesChanged,
+    "peek": "peek",
+    "queue consumers": "listConsumers",
+    "queue create": "getQueue",
+    "queue delete": QueueDeleted,
+    "queue list": "listQueueStats",
+    "queue purge": QueuePurged,
+    "queue set": "updateQueue",
+    "queue show": QueueShown,
+    "receive": "receive",
+    "redrive": "redrive",
+    "send": SentMessages,
+    "status": "getStatus",
+    "tail": shapes.Peeked,
+    "top": TopShown,
+    "worker list": "listWorkers",
+}
+
+
+def shape_of(command: str) -> Any:
+    """The type that a command prints."""
+    found = OUTPUTS[command]
+    if not isinstance(found, str):
+        return found
+    from batonq.api.rest.operations import OPERATIONS
+
+    operation = next(each for each in OPERATIONS if each.name == found)
+    return next(kind for status, kind in sorted(operation.answers.items()) if kind is not None)

@@ -1,0 +1,103 @@
+"""`baton queue`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.support import Shell
+
+
+def test_create_shows_the_queue_and_makes_its_dead_letter_queue(shell: Shell) -> None:
+    said = shell.good("queue", "create", "made", "--dead-letter-queue", "made-dead", "--max-receives", "4")
+    assert said == "Queue made exists, with the dead-letter queue made-dead after 4 receives.\n"
+    queue = shell.json("queue", "create", "made")  # the same again is no error
+    assert (queue["name"], queue["mode"], queue["maxReceiveCount"]) == ("made", "STANDARD", 4)
+    assert shell.json("queue", "show", "made-dead")["queue"]["retentionSeconds"] == 14 * 86_400
+
+
+def test_every_setting_has_a_flag_with_units(shell: Shell) -> None:
+    queue = shell.json(
+        *("queue", "create", "flags.fifo", "--visibility", "2m", "--retention", "1d", "--max-message-bytes", "64KiB"),
+        *("--retry", "exponential:base=2s,max=1h,jitter=0.5", "--deduplication-window", "10m"),
+        *("--deduplication-content-based", "true", "--expiry-to-dead-letter", "no", "--tag", "team=pay"),
+    )
+    assert queue["fifo"] and queue["tags"] == {"team": "pay"}
+    assert (queue["defaultVisibilityTimeoutSeconds"], queue["retentionSeconds"]) == (120, 86_400)
+    assert queue["maxMessageBytes"] == 65_536
+    assert queue["retry"] == {"kind": "exponential", "baseSeconds": 2, "factor": 2, "maxSeconds": 3600, "jitter": 0.5}
+    assert queue["deduplication"]["windowSeconds"] == 600 and queue["deduplication"]["contentBased"]
+    shown = shell.good("queue", "show", "flags.fifo")
+    assert "retry                        exponential: 2s, times 2 up to 1h, jitter 0.5\n" in shown
+    assert "deduplication-content-based  true\n" in shown and "team  pay\n" in shown
+
+
+def test_set_changes_only_what_is_named(shell: Shell) -> None:
+    shell.good("queue", "create", "changed", "--sla", "5m", "--tag", "a=1")
+    assert shell.good("queue", "set", "changed", "--visibility", "90s") == "visibility  1m30s\n"
+    said = shell.good("queue", "set", "changed", "--retry", "1s,10s,1m", "--tag", "b=2")
+    assert said == "retry  schedule: 1s, 10s, 1m\ntags  a=1, b=2\n"
+    queue = shell.json("queue", "set", "changed", "--unset", "sla", "--unset", "retry")
+    assert queue["slaSeconds"] == 0 and "retry" not in queue and queue["defaultVisibilityTimeoutSeconds"] == 90
+    assert queue["tags"] == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("set", "changed"), "Nothing to change in queue changed. Give a setting, for example --visibility 60s."),
+        (("set", "changed", "--unset", "visibilty"), "A queue has no setting 'visibilty'. Did you mean visibility?"),
+        (("set", "changed", "--unset", "sla", "--sla", "1m"), "sla is both set and unset."),
+        (("set", "changed", "--visibility", "soon"), "'soon' is not a duration such as 250ms, 30s"),
+        (("set", "changed", "--retry", "often"), "'often' is not a retry policy such as exponential:"),
+        (("set", "changed", "--spread", "many"), "invalid int value: 'many'"),
+        (("set", "changed", "--dead-letter-on", "never"), "'never' must be one of receive, failure"),
+        (("set", "changed", "--strict-receipts", "maybe"), "'maybe' must be true or false"),
+        (("create", "changed", "--tag", "team"), "--tag 'team' must look like team=payments."),
+        (("list", "--sort", "visble"), "unknown value 'visble'. Did you mean visible?"),
+        (("list", "--limit", "0"), "--limit must be at least 1."),
+        (("lst",), "unknown command 'lst'. Did you mean list?"),
+        (("list", "--jsn"), "unknown flag --jsn. Did you mean --json?"),
+        (("show",), "the following arguments are required: QUEUE"),
+        (("show", "one", "two"), "too many arguments: two"),
+    ],
+)
+def test_wrong_usage_names_the_mistake(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    done = shell("queue", *words)
+    assert done.code == 2 and said in done.err and not done.out, done
+
+
+def test_the_servers_refusals_are_told_in_its_words(shell: Shell) -> None:
+    shell.good("queue", "create", "strict")
+    done = shell("queue", "create", "strict", "--visibility", "1h")
+    assert done.code == 1
+    assert "Queue strict already exists with a different defaultVisibilityTimeoutSeconds." in done.err
+    done = shell("queue", "set", "strict", "--visibility", "2d")
+    assert done.code == 1 and "defaultVisibilityTimeoutSeconds" in done.err
+    done = shell("queue", "create", "no good name")
+    assert done.code == 1 and "name" in done.err
+
+
+@pytest.mark.parametrize("action", ["show", "set", "delete", "purge"])
+def test_a_misspelled_queue_gets_a_suggestion(shell: Shell, action: str) -> None:
+    shell.good("queue", "create", "parcels")
+    more = {"set": ("--visibility", "1m"), "delete": ("--yes",), "purge": ("--yes",)}.get(action, ())
+    done = shell("queue", action, "parcel", *more)
+    assert (done.code, done.out) == (3, "")
+    assert "Queue 'parcel' does not exist at http" in done.err and "Did you mean parcels?" in done.err
+
+
+def test_delete_and_purge_say_what_they_destroy_and_ask(shell: Shell) -> None:
+    shell.good("queue", "create", "doomed")
+    shell.good("send", "doomed", "one")
+    shell.good("send", "doomed", "two", "--delay", "1h")
+    for action in ("purge", "delete"):
+        done = shell("queue", action, "doomed")
+        assert done.code == 2 and "2 messages (1 visible, 1 delayed)" in done.err and "--yes" in done.err
+        done = shell("queue", action, "doomed", terminal=True, stdin=b"n\n")
+        assert done.code == 1 and "Continue? [y/N]" in done.err and "Nothing was changed." in done.err
+        assert shell.json("queue", "show", "doomed")["stats"]["visible"] == 1
+    done = shell("queue", "purge", "doomed", terminal=True, stdin=b"y\n")
+    assert done.code == 0 and done.out == "Queue doomed is purged: 2 messages deleted.\n"
+    assert shell.json("queue", "purge", "doomed", "--yes") == {"queue": "doomed", "purged": True, "messages": 0}
+    assert shell.json("queue", "delete", "doomed", "--yes") == {"queue": "doomed", "deleted": True, "messages": 0}
+    assert shell("queue", "show", "doomed").code == 3
