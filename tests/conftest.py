@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.profile import PROFILE
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "pipeline", "scaling", "web", "worker"}
+FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "pipeline", "scaling", "telemetry", "web", "worker"}
 # Other programs as clients, and many requests or simulations: seconds each.
 SLOW_FILES = {
     "test_aws_cli.py",

@@ -38,8 +38,6 @@ class Renderer:
         """The parts of a page that change while it is open: its sentence, and its live blocks."""
         template = self.environment.get_template(page.template)
         context = template.new_context({**shared, **page.values, "page": page})
-        parts = {
-            name: "".join(render(context)) for name, render in template.blocks.items() if name.startswith(LIVE)
-        }
+        parts = {name: "".join(render(context)) for name, render in template.blocks.items() if name.startswith(LIVE)}
         parts["verdict"] = str(self.environment.globals["ui"].verdict(page))
         return parts

@@ -17,7 +17,17 @@ RECEIVES_MAX = 31  # more receives are counted as this many
 class QueueLatencies:
     """The histograms of one queue. The sums are in milliseconds."""
 
-    __slots__ = ("handled", "handled_ms", "lived", "lived_ms", "receives", "receives_sum", "retried", "waited", "waited_ms")
+    __slots__ = (
+        "handled",
+        "handled_ms",
+        "lived",
+        "lived_ms",
+        "receives",
+        "receives_sum",
+        "retried",
+        "waited",
+        "waited_ms",
+    )
 
     def __init__(self) -> None:
         self.waited = [0] * BUCKETS  # from the send to the first receive
