@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from batonq.client import Sent as Sent
     from batonq.client import Stats as Stats
     from batonq.client import connect as connect
+    from batonq.client import telemetry as telemetry
     from batonq.client.breaker import Breaker as Breaker
     from batonq.client.breaker import BreakerOpen as BreakerOpen
     from batonq.client.buffer import BlockingSendBuffer as BlockingSendBuffer
@@ -55,6 +56,7 @@ _PLACES = {
     "errors": "batonq.errors",
     "sync": "batonq.sync",
     "testing": "batonq.testing",
+    "telemetry": "batonq.client.telemetry",
     "BatonError": "batonq.errors",
     "BatchLimits": "batonq.client",
     "Baton": "batonq.client",
@@ -103,7 +105,7 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         module = import_module(place)
-        value = module if place == f"batonq.{name}" else getattr(module, name)
+        value = module if place.endswith(f".{name}") else getattr(module, name)
         globals()[name] = value
         return value
 

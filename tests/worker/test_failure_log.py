@@ -27,7 +27,8 @@ def test_the_line_says_which_attempt_it_was_and_where_the_message_goes(caplog: p
     async def main() -> None:
         async with await memory_async() as baton:
             emails = await baton.create_queue("emails", max_receives=3, dead_letter_queue="emails-dead")
-            bad, worse = await emails.send_many(["no address", "poison"])
+            bad = await emails.send("no address")
+            worse = await emails.send("poison")
             app = Worker(baton=baton)
 
             @app.task(queue="emails")

@@ -189,7 +189,7 @@ def compose(node: Node) -> HttpServer:
     ui = UiApp(rest, DashboardAccess(node.broker), wall=node.time_s)
     router.mount_under("/ui", ui.handle)
     router.mount("/", browsers_only(sqs, ui))
-    node.count_front = lambda: front_metrics(server, sqs, rest)
+    node.count_front = lambda: [*front_metrics(server, sqs, rest), (metrics.TRACE_SPANS, spans(node))]
     for path, methods, answer in pages.routes:
         router.mount(path, adapter(answer), methods)
     return server
@@ -261,6 +261,12 @@ def browsers_only(sqs: SqsApp, ui: UiApp) -> Callable[[Request], Any]:
         return await sqs.handle(request)
 
     return handle
+
+
+def spans(node: Node) -> list[tuple[str, float]]:
+    tracing = node.broker.tracing
+    export = tracing.export if tracing is not None else None
+    return [(f'result="{name}"', getattr(export, name, 0)) for name in ("exported", "dropped", "failed")]
 
 
 def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> metrics.Front:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SPAN_BITS = 64
 _TRACE_BITS = 128
@@ -68,8 +68,11 @@ def outgoing() -> TraceContext | None:
 
 def _from_opentelemetry() -> TraceContext | None:
     span = sys.modules["opentelemetry.trace"].get_current_span().get_span_context()
-    if not span.is_valid:
-        return None
+    return of_span(span) if span.is_valid else None
+
+
+def of_span(span: Any) -> TraceContext:
+    """The context of an OpenTelemetry span, from its `SpanContext`."""
     state = span.trace_state.to_header() if span.trace_state else ""
     return TraceContext(f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}", state)
 

@@ -40,6 +40,7 @@ from batonq.node.messages.peek import ANY_MESSAGE, EXAMINED_MAX, Peeked, PeekFil
 from batonq.node.messages.receipts import Receipts
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
 from batonq.node.monitoring.monitor import ServerMonitor
+from batonq.node.monitoring.tracing import BrokerTracing
 from batonq.node.operations.history import History
 from batonq.node.routing.local_shard import LocalShard
 from batonq.node.routing.multi_queue_receive import Selection, give_back, receive_all_over, receive_any
@@ -83,6 +84,7 @@ class Broker(JobControl):
         alarms: AlarmBook,
         random_bytes: Callable[[int], bytes],
         route: Route | None = None,
+        tracing: BrokerTracing | None = None,
     ) -> None:
         self.dev = settings.dev
         self.purge_wait_ms = settings.purge_wait_ms
@@ -90,6 +92,7 @@ class Broker(JobControl):
         self.admin_token = ""  # of the secured profile; set by the node
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
         self._route = route  # None: no other node serves shards
+        self.tracing = tracing  # None: no spans are exported
         self._clock = clock
         self.settings = settings
         self._receipts = receipts
@@ -172,6 +175,8 @@ class Broker(JobControl):
 
         `first_try`: the SDK that named the request says that this is its first attempt.
         """
+        if self.tracing is not None and command.traces:
+            done = self.tracing.sending(queue.name, command, done)
         if len(queue.shards) > 1:
             self._begin(lambda: self._send_spread(queue, command, first_try), done)
             return
@@ -224,6 +229,8 @@ class Broker(JobControl):
                 outcome.give_back()
                 done(client_error(problem))
                 return
+            if self.tracing is not None:
+                self.tracing.received(queue.name, outcome)
         done(outcome)
 
     def _seal(self, queue: Queue, received: Received) -> None:
@@ -234,6 +241,8 @@ class Broker(JobControl):
     async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
         rows = await self._spreading.receive(queue, command)
         received = Received(0, rows=rows)
+        if self.tracing is not None:
+            self.tracing.received(queue.name, received)
         if not command.attempt:
             received.give_back = lambda: self._give_back_soon(queue, rows)
         return received
@@ -280,6 +289,20 @@ class Broker(JobControl):
 
         Waits up to `wait_ms` for the first message.
         """
+        found = await self._receive_any(queues, max_messages, visibility_ms, wait_ms, holder)
+        if self.tracing is not None:
+            for queue, delivery in found:
+                self.tracing.delivered(queue.name, [delivery])
+        return found
+
+    async def _receive_any(
+        self,
+        queues: Selection | Sequence[Queue],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[Queue, Delivery]]:
         if not isinstance(queues, Selection):
             accounts = {queue.account for queue in queues}
             if len(accounts) != 1:

@@ -43,6 +43,7 @@ from batonq.node.monitoring.metrics import Front
 from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.monitoring.overview import Overview, OverviewReader
 from batonq.node.monitoring.rates import RateSampler
+from batonq.node.monitoring.tracing import BrokerTracing, export_to
 from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.routing.channels import Channels, PortTransport, Transport
 from batonq.node.routing.ports import Route
@@ -107,6 +108,7 @@ class Node:
         self._recovery: Recovery
         self._channels: Channels
         self._upkeep: asyncio.Task[None] | None = None
+        self._tracing: BrokerTracing | None = None
         self.started_ms = self.wall_ms()
         self.everywhere = Everywhere(settings.node or socket.gethostname())
         self._rates = RateSampler(self.shards, self.clock.now_ms)
@@ -251,6 +253,10 @@ class Node:
         )
 
     def _compose(self) -> None:
+        if self.settings.otlp_endpoint:
+            self._tracing = BrokerTracing(
+                export_to(self.settings.otlp_endpoint), self.everywhere.name, self.clock.now_ms
+            )
         transport: Transport = PortTransport(lambda shard: self.broker.port(shard))
         if self.world.adapt_transport is not None:
             transport = self.world.adapt_transport(transport)
@@ -271,6 +277,7 @@ class Node:
             alarms=self.alarms,
             random_bytes=self.world.random_bytes,
             route=self._route(),
+            tracing=self._tracing,
         )
         if self.settings.secured:
             self.broker.admin_token = self.admin_token()
@@ -438,6 +445,8 @@ class Node:
         if hasattr(self, "catalog"):
             await self.catalog.close()
         await end(self._keeping_leases)
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
         await self._logs.close()
         self.ownership.close()
 

@@ -100,6 +100,11 @@ class Settings:
         "info", "Minimum level of the events to print: debug, info, warning or error.", common=True
     )
     log_format: str = setting("text", "Format of printed events: text, or json with one object per line.")
+    otlp_endpoint: str = setting(
+        "",
+        "URL of an OpenTelemetry collector, as in http://127.0.0.1:4318, to which spans of sampled messages are sent "
+        "(OTLP over HTTP). If empty, no spans are made.",
+    )
 
     # --- waits and rates
     purge_wait_s: float | None = setting(
@@ -298,6 +303,8 @@ class Settings:
             self._check_processes()
         if not 1 <= self.spread <= SPREAD_MAX:
             raise InvalidInput(f"--spread must be 1 to {SPREAD_MAX}, not {self.spread}.")
+        if self.otlp_endpoint and urlsplit(self.otlp_endpoint).scheme not in ("http", "https"):
+            raise InvalidInput(f"--otlp-endpoint must be an http or https URL, not {self.otlp_endpoint!r}.")
         if not 0 <= self.port <= 65535:
             raise InvalidInput(f"--port must be 0 to 65535, not {self.port}.")
         if self.log_level not in ("debug", "info", "warning", "error"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from batonq.client import telemetry
 from batonq.client.models import Nack
 from batonq.errors import BatonError, Unavailable
 from batonq.worker.errors import Failure
@@ -128,7 +130,10 @@ class Desk:
 
     async def _acks(self, pad: Pad, acks: list[Message]) -> None:
         side = pad.side
+        began_ns = time.time_ns()
         outcomes = await self._persist(self._source.ack, pad.queue, [each.receipt for each in acks], side.patience)
+        if telemetry.active is not None:
+            telemetry.active.settled("ack", pad.queue, acks, outcomes, began_ns)
         if not any(outcomes):
             side.acked(len(acks))
             return
@@ -139,7 +144,10 @@ class Desk:
 
     async def _nacks(self, pad: Pad, nacks: list[tuple[Message, Nack]]) -> None:
         side = pad.side
+        began_ns = time.time_ns()
         outcomes = await self._persist(self._source.nack, pad.queue, [nack for _, nack in nacks], side.patience)
+        if telemetry.active is not None:
+            telemetry.active.settled("nack", pad.queue, [message for message, _ in nacks], outcomes, began_ns)
         for (message, _), outcome in zip(nacks, outcomes, strict=True):
             if outcome is not None:
                 side.refused(message, outcome)

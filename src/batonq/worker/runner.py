@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from batonq.client import telemetry
 from batonq.errors import BatonError
 from batonq.worker.ack_batches import Desk, Settling
 from batonq.worker.errors import DeadlineExceeded, Failure
@@ -69,6 +70,8 @@ class Runner:
         self._owed_max = max(OWED_MIN, 4 * task.capacity)
         self._crew = None if task.run == "async" else Crew(task.name, self._performer, self._late, self._loop)
         self._call: Call = wrapped(self._crew or task.handler, middleware)
+        if telemetry.active is not None:
+            self._call = telemetry.active.around(self._call)
         self._hooks = {name: overriding(middleware, name) for name in _HOOKS}
         self._ready: deque[tuple[Grip, Any]] = deque()
         self._slots: list[Slot] = []

@@ -26,7 +26,8 @@ class Message(MessageFields):
     async def ack(self) -> None:
         """Ack the message: the work is done, and it is deleted. Calls of many tasks at once share one request."""
         queue = self._home or self._homeless()
-        await queue._acks.put(self.receipt, len(self.receipt))
+        with queue._operation("ack", 1, [self]):
+            await queue._acks.put(self.receipt, len(self.receipt))
 
     async def nack(
         self,
@@ -45,12 +46,14 @@ class Message(MessageFields):
         """
         queue = self._home or self._homeless()
         nack = Nack(self.receipt, delay, reason, error_class, dead_letter, untried)
-        await queue._nacks.put(nack, len(nack.reason) + 200)
+        with queue._operation("nack", 1, [self]):
+            await queue._nacks.put(nack, len(nack.reason) + 200)
 
     async def extend(self, seconds: float) -> float:
         """Extend the lease to end `seconds` from now. Returns the new deadline."""
         queue = self._home or self._homeless()
-        self.deadline_ms = await queue._extensions.put((self.receipt, seconds), 200)
+        with queue._operation("extend", 1, [self]):
+            self.deadline_ms = await queue._extensions.put((self.receipt, seconds), 200)
         return self.deadline_ms / 1000
 
     def _homeless(self) -> Queue:

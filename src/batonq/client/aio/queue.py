@@ -11,7 +11,7 @@ from urllib.parse import quote
 from msgspec import Raw
 from msgspec.structs import replace
 
-from batonq.client import codec, tracing
+from batonq.client import codec, telemetry
 from batonq.client.aio.batching import Batcher
 from batonq.client.aio.jobs import Job, Jobs
 from batonq.client.aio.message import Message, Messages
@@ -40,6 +40,11 @@ class Queue:
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
 
+    def _operation(
+        self, name: str, count: int = 1, messages: Sequence[Message] = ()
+    ) -> telemetry.Operation | telemetry.Off:
+        return telemetry.operation(name, self.name, self._baton.url, count, messages)
+
     # --- sending --------------------------------------------------------------------------------
 
     async def send(
@@ -61,13 +66,16 @@ class Queue:
         message.
         """
         outgoing = Outgoing(body, dedup_key, group, delay, ttl, priority, attributes, max_receives)
-        raw = codec.encode_message(_traced(outgoing))
-        if batch:
-            return await self._sends.put(raw, len(bytes(raw)), group)
-        (result,) = await self._send_apart([raw])
-        if isinstance(result, BatonError):
-            raise result
-        return result
+        with self._operation("send") as operation:
+            raw = codec.encode_message(_traced(outgoing, operation))
+            if batch:
+                result: Sent | BatonError = await self._sends.put(raw, len(bytes(raw)), group)
+            else:
+                (result,) = await self._send_apart([raw])
+            if isinstance(result, BatonError):
+                raise result
+            operation.sent([result])
+            return result
 
     async def send_many(
         self, messages: Iterable[Outgoing | Any], *, producer: tuple[str, int] | None = None
@@ -81,15 +89,18 @@ class Queue:
         raws: list[Raw] = []
         places: list[int] = []
         results: list[Sent | BatonError] = []
-        for at, given in enumerate(messages):
-            results.append(_NOT_TRIED)
-            try:
-                raws.append(codec.encode_message(_traced(given if isinstance(given, Outgoing) else Outgoing(given))))
-                places.append(at)
-            except BatonError as problem:
-                results[at] = problem
-        for at, result in zip(places, await self._send_apart(raws, producer, places), strict=True):
-            results[at] = result
+        given = [one if isinstance(one, Outgoing) else Outgoing(one) for one in messages]
+        with self._operation("send", len(given)) as operation:
+            for at, outgoing in enumerate(given):
+                results.append(_NOT_TRIED)
+                try:
+                    raws.append(codec.encode_message(_traced(outgoing, operation)))
+                    places.append(at)
+                except BatonError as problem:
+                    results[at] = problem
+            for at, result in zip(places, await self._send_apart(raws, producer, places), strict=True):
+                results[at] = result
+            operation.sent(results)
         return results
 
     async def _send_apart(
@@ -188,8 +199,10 @@ class Queue:
             value["consumer"] = consumer
         if attempt_id is not None:
             value["attemptId"] = attempt_id
-        reply = await self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
-        received = codec.decode(Messages, reply.answer).messages
+        with self._operation("receive") as operation:
+            reply = await self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
+            received = codec.decode(Messages, reply.answer).messages
+            operation.received(received)
         for one in received:
             one._home = self
         return received
@@ -230,15 +243,17 @@ class Queue:
     async def ack_many(self, receipts: Sequence[str]) -> list[BatonError | None]:
         """Ack any number of messages by their receipts. Returns None or an error per message."""
         results: list[BatonError | None] = []
-        for start in range(0, len(receipts), REQUEST_COUNT_MAX):
-            results += await self._post_acks(list(receipts[start : start + REQUEST_COUNT_MAX]))
+        with self._operation("ack", len(receipts)):
+            for start in range(0, len(receipts), REQUEST_COUNT_MAX):
+                results += await self._post_acks(list(receipts[start : start + REQUEST_COUNT_MAX]))
         return results
 
     async def nack_many(self, nacks: Sequence[Nack]) -> list[BatonError | None]:
         """Nack any number of messages. Returns None or an error per message."""
         results: list[BatonError | None] = []
-        for start in range(0, len(nacks), REQUEST_COUNT_MAX):
-            results += await self._post_nacks(list(nacks[start : start + REQUEST_COUNT_MAX]))
+        with self._operation("nack", len(nacks)):
+            for start in range(0, len(nacks), REQUEST_COUNT_MAX):
+                results += await self._post_nacks(list(nacks[start : start + REQUEST_COUNT_MAX]))
         return results
 
     async def extend_many(self, extensions: Sequence[tuple[str, float]]) -> list[float | BatonError]:
@@ -246,9 +261,10 @@ class Queue:
         per message.
         """
         results: list[float | BatonError] = []
-        for start in range(0, len(extensions), REQUEST_COUNT_MAX):
-            part = await self._post_extensions(list(extensions[start : start + REQUEST_COUNT_MAX]))
-            results += [one if isinstance(one, BatonError) else one / 1000 for one in part]
+        with self._operation("extend", len(extensions)):
+            for start in range(0, len(extensions), REQUEST_COUNT_MAX):
+                part = await self._post_extensions(list(extensions[start : start + REQUEST_COUNT_MAX]))
+                results += [one if isinstance(one, BatonError) else one / 1000 for one in part]
         return results
 
     async def _post_acks(self, receipts: list[str]) -> list[BatonError | None]:
@@ -339,10 +355,10 @@ class Queue:
 _NOT_TRIED = NotSent("An earlier request failed, so this message was not sent.")
 
 
-def _traced(outgoing: Outgoing) -> Outgoing:
+def _traced(outgoing: Outgoing, operation: telemetry.Operation | telemetry.Off) -> Outgoing:
     if outgoing.traceparent is not None:
         return outgoing
-    context = tracing.outgoing()
+    context = operation.context()
     if context is None:
         return outgoing
     return replace(outgoing, traceparent=context.traceparent, tracestate=context.tracestate or None)

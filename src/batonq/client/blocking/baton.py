@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote, urlencode
 from weakref import WeakSet, WeakValueDictionary
 
-from batonq.client import codec
+from batonq.client import codec, telemetry
 from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
 from batonq.client.blocking.batching import Batcher
 from batonq.client.blocking.calls import Calls
@@ -132,8 +132,10 @@ class Baton:
             value["visibilityTimeoutSeconds"] = visibility
         if consumer:
             value["consumer"] = consumer
-        reply = self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
-        received = codec.decode(Messages, reply.answer).messages
+        with telemetry.operation("receive", ",".join(queues), self.url) as operation:
+            reply = self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
+            received = codec.decode(Messages, reply.answer).messages
+            operation.received(received)
         for one in received:
             one._home = self.queue(one.queue)
         return received

@@ -27,7 +27,8 @@ class Message(MessageFields):
     def ack(self) -> None:
         """Ack the message: the work is done, and it is deleted. Calls of many threads at once share one request."""
         queue = self._home or self._homeless()
-        queue._acks.put(self.receipt, len(self.receipt))
+        with queue._operation("ack", 1, [self]):
+            queue._acks.put(self.receipt, len(self.receipt))
 
     def nack(
         self,
@@ -46,12 +47,14 @@ class Message(MessageFields):
         """
         queue = self._home or self._homeless()
         nack = Nack(self.receipt, delay, reason, error_class, dead_letter, untried)
-        queue._nacks.put(nack, len(nack.reason) + 200)
+        with queue._operation("nack", 1, [self]):
+            queue._nacks.put(nack, len(nack.reason) + 200)
 
     def extend(self, seconds: float) -> float:
         """Extend the lease to end `seconds` from now. Returns the new deadline."""
         queue = self._home or self._homeless()
-        self.deadline_ms = queue._extensions.put((self.receipt, seconds), 200)
+        with queue._operation("extend", 1, [self]):
+            self.deadline_ms = queue._extensions.put((self.receipt, seconds), 200)
         return self.deadline_ms / 1000
 
     def _homeless(self) -> Queue:

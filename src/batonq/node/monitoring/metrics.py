@@ -97,6 +97,10 @@ SQS_CALLS = _counter("baton_sqs_calls_total", "Number of SQS operations called."
 SQS_ERRORS = _counter("baton_sqs_errors_total", "Number of SQS operations that failed, by error code.")
 REST_CALLS = _counter("baton_rest_calls_total", "Number of REST operations called.")
 REST_ERRORS = _counter("baton_rest_errors_total", "Number of REST operations that failed, by error code.")
+TRACE_SPANS = _counter(
+    "baton_trace_spans_total",
+    "Number of spans for the OpenTelemetry collector: exported, dropped because too many were waiting, or failed.",
+)
 
 Samples = Iterable[tuple[str, float]]
 Front = list[tuple[Metric, list[tuple[str, float]]]]  # metrics that an API counts
