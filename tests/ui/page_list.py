@@ -46,6 +46,8 @@ def paths(shown: Shown) -> dict[str, str]:
         "cluster": "/ui/cluster",
         "alarms": "/ui/alarms",
         "keys": "/ui/keys",
+        "reports": "/ui/reports",
+        "report": "/ui/reports/today.html",
     }
 
 

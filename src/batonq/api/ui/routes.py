@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from batonq.api.ui.view import Data, Page, Redirect, View
+from batonq.api.ui.view import Data, Document, Page, Redirect, View
 
-Handler = Callable[[View], Awaitable[Page | Redirect | Data]]
+Handler = Callable[[View], Awaitable[Page | Redirect | Data | Document]]
 
 
 @dataclass(slots=True, frozen=True)
