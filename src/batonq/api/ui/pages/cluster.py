@@ -11,7 +11,7 @@ from batonq.api.ui.view import Level, Page, View
 
 GOOD_NODE = "up"
 GOOD_SHARD = "serving"
-ROOM = {"plenty": "free", "some": "low: no sends", "none": "full"}
+ROOM = {"plenty": "free", "reserve": "low: no new messages", "none": "full"}
 SHARDS_SHOWN = 256
 MOVES_SHOWN = 50
 
