@@ -8,7 +8,6 @@ from typing import Protocol
 
 from batonq.api.sqs.access import Caller
 from batonq.api.ui.sessions import Session
-from batonq.core.catalog.entries import ADMIN, AccessKey
 
 
 class Keys(Protocol):
@@ -17,11 +16,8 @@ class Keys(Protocol):
     account: str
     dev: bool
 
-    def find_key(self, access_key: str) -> AccessKey | None:
-        """The key, or None when it does not exist or is disabled."""
-
-    def now_ms(self) -> int:
-        """The time at which keys expire."""
+    def find_key(self, access_key: str) -> tuple[str, str] | None:
+        """(secret, account) of an access key that may be used."""
 
     def session_keys(self) -> Mapping[int, bytes]:
         """Keys that all nodes and processes of the server share, by id."""
@@ -38,22 +34,18 @@ class DashboardAccess:
 
     def knows(self, key: str, secret: str) -> bool:
         """Whether an access key exists, may be used, and has this secret."""
-        found = self._usable(key)
-        expected = found.secret if found is not None else ""
+        found = self._keys.find_key(key)
+        expected = found[0] if found is not None else ""
         return compare_digest(expected.encode(), secret.encode("utf-8", "replace")) and found is not None
 
     def operator(self) -> Caller:
-        return Caller(self._keys.account, "", ADMIN, True)
+        return Caller(self._keys.account, "")
 
     def caller(self, session: Session) -> Caller | None:
         """The caller of a session; None if the session's key may no longer be used."""
         if session.kind == "key":
-            key = self._usable(session.key)
-            return None if key is None else Caller(key.account, key.id, key.role, key.account == self._keys.account)
+            found = self._keys.find_key(session.key)
+            return None if found is None else Caller(found[1], session.key)
         if session.kind == "open" and self.secured:
             return None
         return self.operator()
-
-    def _usable(self, key_id: str) -> AccessKey | None:
-        found = self._keys.find_key(key_id)
-        return None if found is None or found.expired(self._keys.now_ms()) else found

@@ -28,7 +28,7 @@ from batonq.api.ui.sessions import (
     cookie_of,
     set_cookie,
 )
-from batonq.api.ui.view import Data, Document, Page, Redirect, View
+from batonq.api.ui.view import Data, Page, Redirect, View
 
 if TYPE_CHECKING:
     from batonq.api.ui.rendering import Renderer
@@ -178,8 +178,9 @@ class UiApp:
             return self._answer(request, Response(303, b"", HTML, headers))
         if isinstance(result, Data):
             return self._answer(request, Response(200, msgspec.json.encode(result.value), JSON, headers))
-        if isinstance(result, Document):
-            return Response(200, result.body, result.content_type, (NO_STORE, *result.headers, *headers))
+        if isinstance(result, Response):
+            result.headers = (NO_STORE, *result.headers, *headers)
+            return result
         notice = self._notice(request)
         if notice:
             headers.append(set_cookie(notice_name, "", age_s=0, secure=secure))

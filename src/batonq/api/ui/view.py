@@ -92,11 +92,3 @@ class Data(NamedTuple):
     """JSON for a script of the dashboard."""
 
     value: Any
-
-
-class Document(NamedTuple):
-    """A file that is shown as it is, with security headers of its own instead of the dashboard's."""
-
-    body: bytes
-    content_type: str
-    headers: tuple[tuple[str, str], ...]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from batonq.api.http import Response
 from batonq.api.ui import formats
 from batonq.api.ui.backend import path_of
 from batonq.api.ui.routes import Route
-from batonq.api.ui.view import Document, Page, View
+from batonq.api.ui.view import Page, View
 
 
 async def show(view: View) -> Page:
@@ -15,9 +16,8 @@ async def show(view: View) -> Page:
     return Page("Reports", "reports.html", reports_sentence(reports, view.now_ms), "plain", {"reports": reports})
 
 
-async def open_report(view: View) -> Document:
-    response = await view.backend.document(path_of("reports", view.names["report"]))
-    return Document(response.body, response.content_type, tuple(response.headers))
+async def open_report(view: View) -> Response:
+    return await view.backend.document(path_of("reports", view.names["report"]))
 
 
 def reports_sentence(reports: list[dict[str, Any]], now_ms: int) -> str:
