@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from tests.system.process import baton
-from tests.ui.servers import UiServer
+from tests.ui.servers import UiServer, wait_for
 
 
 class Shown(NamedTuple):
@@ -17,18 +20,37 @@ class Shown(NamedTuple):
     message: str  # in flight
     dead_letter: str
     job: str
+    alarm: str
 
 
-def fill(server: UiServer) -> Shown:
-    """The demo's queues and messages, and a redrive that takes a while."""
+LATER_S = 90
+REPORT = "<!doctype html><html lang=en><title>Report · Baton</title><main><h1>Report</h1><p>Figures of a day.</main>"
+
+
+@contextmanager
+def filled_server(directory: Path) -> Iterator[tuple[UiServer, Shown]]:
+    """A server with something to show on every page."""
+    reports = directory / "reports"
+    reports.mkdir()
+    (reports / "today.html").write_text(REPORT)
+    with UiServer(directory / "data", "--reports", str(reports)) as server:
+        yield server, _fill(server)
+
+
+def _fill(server: UiServer) -> Shown:
+    """The demo's queues and messages, a key, and a redrive that takes a while."""
     done = baton("demo", "--url", server.url, "--once")
     assert done.returncode == 0, done.stderr
     rest = server.rest
+    rest("POST", "/v1/keys", {"name": "orders-service"})
+    rest("POST", "/v1/keys", {"name": "grafana", "role": "read", "expiresInSeconds": 864_000})
     queue, dead = "demo-orders", "demo-emails-dead"
     held = rest("GET", f"/v1/queues/{queue}/messages?state=IN_FLIGHT&limit=1")["messages"][0]["currentId"]
     letter = rest("GET", f"/v1/queues/{dead}/messages?limit=1")["messages"][0]["currentId"]
     job = rest("POST", "/v1/queues/demo-thumbnails-dead:redrive", {"maxMessagesPerSecond": 1})["jobId"]
-    return Shown(queue, dead, held, letter, job)
+    rest("POST", "/_baton/clock/advance", {"seconds": LATER_S})  # dead letters that stay raise an alarm
+    alarms = wait_for(lambda: rest("GET", "/v1/alarms")["alarms"])
+    return Shown(queue, dead, held, letter, job, alarms[0]["alarm"])
 
 
 def paths(shown: Shown) -> dict[str, str]:
@@ -45,7 +67,10 @@ def paths(shown: Shown) -> dict[str, str]:
         "workers": "/ui/workers",
         "cluster": "/ui/cluster",
         "alarms": "/ui/alarms",
+        "alarm": f"/ui/alarms/{quote(shown.alarm)}",
         "keys": "/ui/keys",
+        "reports": "/ui/reports",
+        "report": "/ui/reports/today.html",
     }
 
 

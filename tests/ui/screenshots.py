@@ -10,8 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.ui.conftest import FLAGS, WAIT_MS
-from tests.ui.page_list import fill, paths
-from tests.ui.servers import UiServer
+from tests.ui.page_list import filled_server, paths
 from tools.browser import find_browser, why_missing
 
 SIZES = {"wide": (1280, 900), "narrow": (390, 844)}
@@ -29,9 +28,13 @@ def main() -> int:
         return 1
     out = Path(given.out)
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as data, UiServer(Path(data) / "data") as server, sync_playwright() as driver:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        filled_server(Path(directory)) as (server, shown),
+        sync_playwright() as driver,
+    ):
         browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
-        listed = paths(fill(server))
+        listed = paths(shown)
         chosen = {name: path for name, path in listed.items() if given.only in name}
         for size in SIZES:
             for theme in THEMES:

@@ -120,13 +120,15 @@ def test_workers() -> None:
 
 
 def test_a_cluster() -> None:
-    shards = [{"number": 0, "state": "ok"}, {"number": 1, "state": "ok"}]
-    well: dict[str, Any] = {"nodes": [{"name": "a", "state": "ok"}], "shards": shards}
+    shards = [{"number": 0, "state": "serving"}, {"number": 1, "state": "serving", "room": "plenty"}]
+    well: dict[str, Any] = {"nodes": [{"name": "a", "state": "up"}], "shards": shards}
     assert cluster.cluster_sentence(well) == ("All well: 1 node, 2 shards, all served.", "ok")
-    down = {"nodes": [{"name": "a", "state": "ok", "problem": "does not answer"}], "shards": shards, "expected": 3}
-    assert cluster.cluster_sentence(down) == ("a has a problem: does not answer; 2 nodes of 3 missing.", "warning")
-    shards[1]["why"] = "no owner"
-    assert cluster.cluster_sentence(well) == ("1 of 2 shards not served; shard 1: no owner.", "critical")
+    down = {"nodes": [{"name": "a", "state": "silent", "problem": "does not answer"}], "shards": shards}
+    assert cluster.cluster_sentence(down) == ("a has a problem: does not answer.", "warning")
+    shards[1]["room"] = "none"
+    assert cluster.cluster_sentence(well)[0] == "1 of 2 shards cannot be used; 1: its disk is full."
+    shards[1] = {"number": 1, "state": "failed", "why": "no owner"}
+    assert cluster.cluster_sentence(well) == ("1 of 2 shards cannot be used; 1: no owner.", "critical")
 
 
 def test_alarms() -> None:
@@ -138,6 +140,14 @@ def test_alarms() -> None:
         "critical",
     )
     assert alarms.alarms_sentence([{**first, "acknowledgedAtMs": 1}]) == ("1 alarm, all acknowledged.", "plain")
+
+
+def test_the_result_of_a_test_of_the_webhooks() -> None:
+    good = {"webhook": "https://a.example", "delivered": True}
+    assert alarms.webhook_words([]).startswith("No webhook is set")
+    assert alarms.webhook_words([good]) == "The test event was delivered to 1 webhook."
+    bad = {"webhook": "https://b.example", "delivered": False, "answerStatus": 500}
+    assert alarms.webhook_words([good, bad]) == "1 of 2 webhooks failed. https://b.example: it answered 500"
 
 
 def test_keys() -> None:

@@ -42,6 +42,7 @@ from batonq.node.messages.received import ANSWER_BYTES_MAX, Deliveries, Delivery
 from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.monitoring.tracing import BrokerTracing
 from batonq.node.operations.history import History
+from batonq.node.operations.report_files import ReportFiles
 from batonq.node.routing.local_shard import LocalShard
 from batonq.node.routing.multi_queue_receive import Selection, give_back, receive_all_over, receive_any
 from batonq.node.routing.ports import Route, ShardPort
@@ -117,6 +118,7 @@ class Broker(JobControl):
         self.messages = MessageControl(self._spreading.ask, self.peek, self._port)
         self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
+        self.reports = ReportFiles(settings.reports)
 
     def local_port(self, shard: int) -> ShardPort:
         """Return the port of a shard that this node serves."""

@@ -140,6 +140,9 @@ class Settings:
     archive_backlog_bytes: int = setting(
         4 * GIB, "Maximum unarchived log per shard. Beyond it the oldest part is deleted without having been archived."
     )
+    reports: str = setting(
+        "", "Directory with reports of the data pipeline (baton pipeline report), which the dashboard lists."
+    )
     segment_bytes: int = setting(64 * MIB, "Size of one segment file of a shard's log.")
     catalog_segment_bytes: int = setting(4 * MIB, "Size of one segment file of the catalog's log.")
     history_rate_bytes: int = setting(

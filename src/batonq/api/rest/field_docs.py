@@ -350,6 +350,13 @@ _WRITTEN = {
     "code": "Stable error code, for programs.",
     "retryable": "Whether a retry of the same request can succeed.",
 }
+_WRITTEN |= {
+    # --- reports
+    "reports": "The reports, newest first.",
+    "report": "Name of the report's file.",
+    "Report.bytes": "Size of the file.",
+    "Report.modifiedAtMs": "Time when the file was written.",
+}
 _SETTINGS = {camel(row.member): row.meaning for row in REST_ATTRIBUTES}
 MEANINGS = {
     **_WRITTEN,

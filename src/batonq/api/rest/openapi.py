@@ -49,6 +49,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "shard": (history.ShardNumber, "Number of the shard."),
     "alarm": (alarmshapes.AlarmId, "Id of the alarm."),
     "key": (keyshapes.KeyId, "Id of the access key."),
+    "report": (str, "Name of the report's file."),
 }
 # Links: the field of one operation's answer that names a parameter of another operation.
 _NAME = {"queue": "$response.body#/name"}

@@ -21,6 +21,7 @@ from batonq.api.rest import (
     peeking,
     queues,
     receiving,
+    reports,
     sending,
     shapes,
     status,
@@ -511,6 +512,28 @@ _ALARMS = (
     ),
 )
 
+_REPORTS = (
+    Operation(
+        name="listReports",
+        method="GET",
+        path="/v1/reports",
+        summary="List the reports of the data pipeline. Requires a key of the server's own account.",
+        run=reports.list_reports,
+        answers={200: reports.Reports},
+        errors=(404,),
+    ),
+    Operation(
+        name="readReport",
+        method="GET",
+        path="/v1/reports/{report}",
+        summary="Get a report as HTML. Requires a key of the server's own account.",
+        run=reports.read_report,
+        content="text/html",
+        answers={200: None},
+        errors=(404,),
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
@@ -520,4 +543,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *_ACCESS,
     *_DEFINITIONS,
     *_ALARMS,
+    *_REPORTS,
 )

@@ -180,6 +180,9 @@ class UiApp:
             return self._answer(request, Response(303, b"", HTML, headers))
         if isinstance(result, Data):
             return self._answer(request, Response(200, msgspec.json.encode(result.value), JSON, headers))
+        if isinstance(result, Response):
+            result.headers = (NO_STORE, *result.headers, *headers)
+            return result
         notice = self._notice(request)
         if notice:
             headers.append(set_cookie(notice_name, "", age_s=0, secure=secure))

@@ -49,6 +49,13 @@ class Backend:
         content = b"" if body is None else msgspec.json.encode(body)
         return await self._ask(method, path, urlencode(query or {}), content)
 
+    async def document(self, path: str) -> Response:
+        """The answer of `GET path` as it is. Raises Problem."""
+        response = await self._rest.handle(Request("GET", path, "", {}, b"", self._peer), self._caller)
+        if response.status >= 400:
+            raise Problem(response.status, "not_found", _detail(response))
+        return response
+
     async def _ask(self, method: str, path: str, query: str, body: bytes) -> Any:
         headers = {b"accept": b"application/json"}
         if body:
@@ -79,3 +86,8 @@ def segment(name: str) -> str:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _detail(response: Response) -> str:
+    said = msgspec.json.decode(response.body) if response.body else {}
+    return str(said.get("detail", "The server did not say what went wrong."))

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from batonq.api.http import Response
 from batonq.api.ui.view import Data, Page, Redirect, View
 
-Handler = Callable[[View], Awaitable[Page | Redirect | Data]]
+# A Response is a file with security headers of its own.
+Handler = Callable[[View], Awaitable[Page | Redirect | Data | Response]]
 
 
 @dataclass(slots=True, frozen=True)

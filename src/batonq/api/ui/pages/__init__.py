@@ -9,6 +9,7 @@ from batonq.api.ui.pages import (
     message,
     overview,
     redrive,
+    reports,
     workers,
 )
 from batonq.api.ui.routes import Route
@@ -23,4 +24,5 @@ ROUTES: tuple[Route, ...] = (
     *cluster.ROUTES,
     *alarms.ROUTES,
     *keys.ROUTES,
+    *reports.ROUTES,
 )

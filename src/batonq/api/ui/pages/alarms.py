@@ -43,8 +43,8 @@ async def acknowledge(view: View) -> Redirect:
 
 
 async def send_test(view: View) -> Redirect:
-    await view.backend.change("POST", "/v1/alarms:test", {})
-    return Redirect("/ui/alarms", "A test event was sent to the webhooks.")
+    tried = (await view.backend.change("POST", "/v1/alarms:test"))["results"]
+    return Redirect("/ui/alarms", webhook_words(tried))
 
 
 async def _alarms(view: View) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -57,6 +57,16 @@ async def _alarms(view: View) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     )
     ended = sorted((alarm for alarm in listed if alarm.get("endedAtMs")), key=lambda alarm: -int(alarm["endedAtMs"]))
     return active, ended
+
+
+def webhook_words(results: list[dict[str, Any]]) -> str:
+    if not results:
+        return "No webhook is set, so nobody is told about alarms. Set one with: baton serve --alarm-webhooks URL"
+    failed = [result for result in results if not result["delivered"]]
+    if not failed:
+        return f"The test event was delivered to {formats.plural(len(results), 'webhook')}."
+    why = failed[0].get("problem") or f"it answered {failed[0].get('answerStatus', 'nothing')}"
+    return f"{len(failed)} of {formats.plural(len(results), 'webhook')} failed. {failed[0]['webhook']}: {why}"
 
 
 def path(alarm: dict[str, Any]) -> str:

@@ -9,9 +9,9 @@ from batonq.api.ui.backend import Problem, path_of
 from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Level, Page, View
 
-GOOD_NODE = ("ok", "up", "ready", "running", "serving")
-GOOD_SHARD = ("ok", "open", "owned", "serving", "ready", "running")
-DISK_FULL_SHARE = 0.1
+GOOD_NODE = "up"
+GOOD_SHARD = "serving"
+ROOM = {"plenty": "free", "reserve": "low: no new messages", "none": "full"}
 SHARDS_SHOWN = 256
 MOVES_SHOWN = 50
 
@@ -32,32 +32,31 @@ async def show(view: View) -> Page:
             "status": None if isinstance(status, Problem) else status,
             "bad_node": bad_node,
             "bad_shard": bad_shard,
+            "room": ROOM,
         },
     )
 
 
 def bad_node(node: dict[str, Any]) -> bool:
-    return bool(node.get("problem")) or node.get("state", "ok") not in GOOD_NODE
+    return bool(node.get("problem")) or node["state"] != GOOD_NODE
 
 
 def bad_shard(shard: dict[str, Any]) -> bool:
-    return bool(shard.get("why")) or shard.get("state", "ok") not in GOOD_SHARD
+    return shard["state"] != GOOD_SHARD or shard.get("room", "plenty") != "plenty"
 
 
 def cluster_sentence(cluster: dict[str, Any]) -> tuple[str, Level]:
     nodes, shards = cluster["nodes"], cluster["shards"]
     down, stuck = [node for node in nodes if bad_node(node)], [shard for shard in shards if bad_shard(shard)]
-    missing = max(0, int(cluster.get("expected") or 0) - len(nodes))
     said = f"{formats.plural(len(nodes), 'node')}, {formats.plural(len(shards), 'shard')}"
     problems = []
     if down:
         problems.append(f"{down[0]['name']} has a problem: {down[0].get('problem') or down[0]['state']}")
-    if missing:
-        problems.append(f"{formats.plural(missing, 'node')} of {cluster['expected']} missing")
     if stuck:
-        why = stuck[0].get("why") or str(stuck[0].get("state", "")).lower()
+        first = stuck[0]
+        why = first.get("why") or (first["state"] if first["state"] != GOOD_SHARD else "its disk is full")
         problems.append(
-            f"{len(stuck)} of {formats.plural(len(shards), 'shard')} not served; shard {stuck[0]['number']}: {why}"
+            f"{len(stuck)} of {formats.plural(len(shards), 'shard')} cannot be used; {first['number']}: {why}"
         )
     if problems:
         return "; ".join(problems) + ".", "critical" if stuck else "warning"

@@ -115,7 +115,7 @@ def event_row(event: dict[str, Any]) -> dict[str, Any]:
         "level": level,
         "holder": event.get("holder", ""),
         "to": event.get("toQueue", ""),
-        "until_ms": event.get("untilMs"),
+        "until": formats.exact(event["untilMs"])[11:19] if event.get("untilMs") else "",
         "receive_count": event.get("receiveCount"),
         "detail": ": ".join(dict.fromkeys(detail)),
     }
