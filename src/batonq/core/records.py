@@ -26,7 +26,7 @@ import struct
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 4
-PLAIN_VERSION = 3  # while no queue in the log has several shards or names its durability class
+PLAIN_VERSION = 3  # while no queue has several shards or names its durability class, and no delayed message was edited
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF
@@ -40,7 +40,7 @@ class Type(IntEnum):
     BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame; w4 number
     #           of the part (from 0) if there are several, all but the last with MORE
     SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
-    EDITED = 4  # a whole message after a change by a job: as Carried, but var begins with the job's key (8 bytes)
+    EDITED = 4  # a whole message after a change: as Carried, but var begins with the key of the job (8 bytes; 0: none)
     LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text
