@@ -26,8 +26,10 @@ from batonq.errors import (
     DeduplicationConflict,
     IdempotencyConflict,
     InvalidInput,
+    JobConflict,
     LeaseLost,
     MessageGone,
+    MessageHeld,
     NotOwner,
     OverLimit,
     QueueDoesNotExist,
@@ -834,7 +836,7 @@ class Model:
             priority=message.priority,
             maximum=(message.maximum or message.kept_maximum) if redriven else 0,
             kept_maximum=0 if redriven else message.maximum or message.kept_maximum,
-            redriven_by=source.newest_job(message.queue) if redriven else "",
+            redriven_by=source.active_job(message.queue) if redriven else "",
             until_ms=now,
             receives=0 if redriven else message.receives,
             came_from=None if redriven else (source.number, message.queue),
@@ -847,8 +849,13 @@ class Model:
             self._died_again(message.redriven_by)
         return Reason.ACCEPTED
 
-    def newest_job(self, number: int) -> str:
-        return [job_id for job_id, job in self.jobs.items() if job.source == number][-1]
+    def active_job(self, number: int) -> str:
+        active = [job_id for job_id, job in self.jobs.items() if job.source == number and job.state in RUNNING]
+        return active[0] if active else ""
+
+    def redriving(self, number: int) -> list[Message]:
+        """Messages of a queue that are on their way back."""
+        return [m for m in self.of(number, State.OWED) if m.owed and m.owed.reason is Reason.REDRIVE]
 
     def _died_again(self, job_id: str) -> None:
         if job_id in self.jobs:
@@ -921,6 +928,60 @@ class Model:
         self.cursor[source.number] = number
         self.verdicts[source.number, number] = self._take_in(owed[0], source, now)
         return self.verdicts[source.number, number]
+
+    # --- an operator ---------------------------------------------------------------------------------
+
+    def operator(
+        self,
+        what: str,
+        number: int,
+        sequence: int,
+        to: tuple[int, int] | None,
+        now: int,
+        reply: BatonError | None,
+    ) -> None:
+        """A message is named, and deleted, edited or retried; `to` is a shard and a queue."""
+        queue = self.open_queue(number)
+        message = next((message for message in self.of(number) if message.sequence == sequence), None)
+        if message is None:
+            assert isinstance(reply, MessageGone)
+        elif message.state in (State.IN_FLIGHT, State.OWED):
+            assert isinstance(reply, MessageHeld)
+        elif what == "delete":
+            assert reply is None
+            queue.totals.deleted += 1
+            self._remove(message)
+        elif what == "retry":
+            self._retry(queue, message, to, now, reply)
+        else:
+            assert reply is None
+
+    def _retry(
+        self, queue: Queue, message: Message, to: tuple[int, int] | None, now: int, reply: BatonError | None
+    ) -> None:
+        number = message.queue
+        if to is None and message.state is State.DEAD:
+            to = (self.number, number)
+        if to is not None:
+            if self.active_job(number):
+                assert isinstance(reply, JobConflict)
+                return
+            target = self.queues.get(to[1])
+            if to[0] == self.number and to[1] != number:
+                full = target and target.policy.messages_max and len(self.of(to[1])) >= target.policy.messages_max
+                expected: type[BatonError] | None = OverLimit if full else None
+                if target is None or target.closed or target.policy.fifo != queue.policy.fifo:
+                    expected = InvalidInput
+                assert type(reply) is (expected or type(None))
+            if reply is None:
+                self.owe(message, *to, Reason.REDRIVE, now)
+            return
+        assert reply is None
+        if message.state is State.DELAYED and message.refused_for:
+            self._try_again(message, now)
+        elif message.state is State.DELAYED:
+            message.state, message.until_ms = State.VISIBLE, now
+            queue.totals.returned += 1
 
     # --- control -----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from batonq.core.limits import DEFAULT_LIMITS
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
+from batonq.core.shard.commands.operator import Destination
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
 from sim.limits import LimitCounts, TinyLimit
 from tests.core.model import ONCE_MS, PRODUCER_IDLE_MS, RUNNING, Message, Model, uid_of, worlds
@@ -437,6 +438,42 @@ class Machine(RuleBasedStateMachine):
             lambda model, reply: model.nack(queue, nacks, self.now, reply),
         )
 
+    # --- an operator ---------------------------------------------------------------------------------
+
+    @rule(
+        later=times,
+        queue=queues,
+        pick=picks,
+        what=st.sampled_from(("delete", "edit", "retry", "retry", "retry")),
+        where=st.sampled_from((0, 0, STANDARD, FIFO)),
+    )
+    def operator(self, later: int, queue: int, pick: int, what: str, where: int) -> None:
+        """An operator names a message, of any state, by the place where it was last seen."""
+        number = self.home(queue)
+        rig = self.rigs[number]
+        rig.commit()
+        views = (
+            rig.messages(queue) if queue in self.models[number].queues and not rig.shard.queues[queue].closed else []
+        )
+        if not views:
+            return
+        view = views[pick % len(views)]
+        place = queue, view.slot, view.sequence
+        to = (self.home(where), where) if where else None
+        destination = Destination(where, self.home(where)) if where else None
+        payload = encode_payload(rig.payload(view)._replace(body=b"edited by an operator"))
+        commands: dict[str, Callable[[Any], Any]] = {
+            "delete": lambda shard: shard.delete_message(*place, self.now),
+            "edit": lambda shard: shard.edit_message(*place, payload, self.now),
+            "retry": lambda shard: shard.retry_message(*place, destination, self.now),
+        }
+        self.do(
+            number,
+            later,
+            commands[what],
+            lambda model, reply: model.operator(what, queue, view.sequence, to, self.now, reply),
+        )
+
     # --- control -----------------------------------------------------------------------------------
 
     @rule(
@@ -525,7 +562,7 @@ class Machine(RuleBasedStateMachine):
 
         def check(model: Model, reply: Any) -> None:
             model.open_queue(job.source)
-            if conflict:
+            if conflict or model.redriving(job.source):
                 assert isinstance(reply, JobConflict)
             else:
                 assert isinstance(reply, Job)

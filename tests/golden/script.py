@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from batonq.core.commands import Chosen, Claim, Job, Lease
+from batonq.core.commands import Chosen, Claim, Job, Lease, MessageView
 from batonq.core.ids import key_hash
 from batonq.core.payload import encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, Type
+from batonq.core.shard.commands.operator import Destination
 from batonq.errors import BatonError
 from tests.core.rig import Rig, make_send
 from tests.golden.trace import Trace, moment, parse_span, words
@@ -292,6 +293,7 @@ class Scenario:
             ramp_ms=arguments.span("ramp") or 0,
             pause_share=float(arguments.text("share", "1")),
             selection="chosen by the script" if arguments.has("chosen") else "",
+            kind="delete" if arguments.has("delete") else "redrive",
         )
         started = self.rig_of(source).shard.start_job(job, self.now)
         return [f"{started.id} {started.state}, {started.to_move} to move"]
@@ -326,6 +328,42 @@ class Scenario:
                 chosen.append(Chosen(view.slot, view.sequence, encode_payload(changed) if edit else None, examined))
         rig.shard.choose(job_id, job.cursor, examined, job.through_sequence, chosen, self.now)
         return [f"{len(chosen)} of {len(views)} chosen"]
+
+    def _named(self, name: str, body: str) -> tuple[Rig, MessageView]:
+        """A message of a queue, by its body."""
+        rig = self.rig_of(name)
+        rig.commit()
+        (view,) = (view for view in rig.messages(self.queues[name]) if rig.payload(view).body.decode() == body)
+        return rig, view
+
+    def _operator(self, body: str, command: Callable[[], None]) -> list[str]:
+        try:
+            command()
+        except BatonError as problem:
+            return [f"{body}: {self.trace.error(problem)}"]
+        return [f"{body}: {self.trace.error(None)}"]
+
+    def do_operator_delete(self, arguments: Arguments) -> list[str]:
+        """`operator-delete jobs a`: an operator names a message."""
+        name, body = arguments.take(), arguments.take()
+        rig, view = self._named(name, body)
+        delete, number = rig.shard.delete_message, self.queues[name]
+        return self._operator(body, lambda: delete(number, view.slot, view.sequence, self.now))
+
+    def do_operator_edit(self, arguments: Arguments) -> list[str]:
+        name, body, text = arguments.take(), arguments.take(), arguments.text("into")
+        rig, view = self._named(name, body)
+        edit, number = rig.shard.edit_message, self.queues[name]
+        payload = encode_payload(rig.payload(view)._replace(body=text.encode(), body_md5=b""))
+        return self._operator(body, lambda: edit(number, view.slot, view.sequence, payload, self.now))
+
+    def do_operator_retry(self, arguments: Arguments) -> list[str]:
+        """`operator-retry morgue a to=jobs`: without `to`, the message stays in its queue."""
+        name, body, to = arguments.take(), arguments.take(), arguments.text("to")
+        rig, view = self._named(name, body)
+        retry, number = rig.shard.retry_message, self.queues[name]
+        target = Destination(self.queues[to], self.shards.get(self.queues[to], 0)) if to else None
+        return self._operator(body, lambda: retry(number, view.slot, view.sequence, target, self.now))
 
     def do_pause(self, arguments: Arguments) -> list[str]:
         job_id = arguments.take()

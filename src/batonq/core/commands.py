@@ -407,6 +407,7 @@ class MessageView(NamedTuple):
     moves_to: int  # OWED: the destination queue
     moves_for: int  # OWED, or DELAYED after a refusal: the Reason of the move
     refusals: int  # number of refusals by its destination
+    origin: int = 0  # of a dead letter: source queue | source shard << 32
 
 
 class Counters(NamedTuple):
@@ -434,7 +435,7 @@ class Counters(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A redrive, stored in the source shard's log. See shard/jobs.py."""
+    """A redrive, or a deletion of messages, stored in the source shard's log. See shard/commands/jobs.py."""
 
     id: str
     source: int  # queue number
@@ -475,6 +476,7 @@ class Job:
     destination_spread: str = ""  # shards of the destination if it has several, see spread.py
     origin_spreads: dict[str, str] = field(default_factory=dict)  # number → spread, of FIFO origin queues
     default_rate: bool = False  # the request named no rate
+    kind: str = "redrive"  # redrive, delete; a delete job always has a selection, and `moved` counts deleted messages
     share: float = 1.0  # this shard's share of the rate, for a job on several shards: see node/jobs/job_control.py
 
     def values(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ class Type(IntEnum):
     BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame; w4 number
     #           of the part (from 0) if there are several, all but the last with MORE
     SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
-    EDITED = 4  # a whole message after a change by a job: as Carried, but var begins with the job's key (8 bytes)
+    EDITED = 4  # a whole message after a change: as Carried, but var begins with the key of the job (8 bytes; 0: none)
     LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text

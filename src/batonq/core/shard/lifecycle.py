@@ -14,7 +14,8 @@ The rules:
 3. A lease ends when its deadline passes (Returned, expired), by its holder (Returned or Deleted), or by a purge.
 4. An OWED message can be neither leased nor deleted: it is in transfer, and exactly one copy of it remains.
 5. A message that exhausted its receives and has no dead-letter queue is DEAD: stored, never leased, moved only by a
-   job.
+   job or an operator.
+6. An operator can delete, edit or retry a message that no consumer holds and that is not in transfer.
 The diagrams of docs/explanation/lifecycle.md are generated from these tables.
 """
 
@@ -34,12 +35,13 @@ TRANSITIONS: dict[tuple[State, Type], tuple[State, ...]] = {
     (State.IN_FLIGHT, Type.EXTENDED): (State.IN_FLIGHT,),
     (State.IN_FLIGHT, Type.RETURNED): (State.VISIBLE, State.DELAYED, State.DEAD),
     (State.VISIBLE, Type.RETURNED): (State.DEAD,),
-    (State.DELAYED, Type.RETURNED): (State.DEAD,),
+    (State.DELAYED, Type.RETURNED): (State.VISIBLE, State.DEAD),
     (State.VISIBLE, Type.OWED): (State.OWED,),
     (State.DELAYED, Type.OWED): (State.OWED,),
     (State.IN_FLIGHT, Type.OWED): (State.OWED,),
     (State.DEAD, Type.OWED): (State.OWED,),
     (State.VISIBLE, Type.EDITED): (State.VISIBLE,),
+    (State.DELAYED, Type.EDITED): (State.DELAYED,),
     (State.DEAD, Type.EDITED): (State.DEAD,),
     (State.OWED, Type.SETTLED): (State.DELETED, State.VISIBLE, State.DELAYED, State.DEAD),
     (State.VISIBLE, Type.DELETED): (State.DELETED,),

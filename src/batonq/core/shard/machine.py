@@ -22,6 +22,7 @@ from batonq.core.shard.commands.channels import ChannelCommands
 from batonq.core.shard.commands.jobs import JobCommands
 from batonq.core.shard.commands.new_messages import NewMessages
 from batonq.core.shard.commands.numbered_sends import NumberedSends
+from batonq.core.shard.commands.operator import OperatorCommands
 from batonq.core.shard.commands.queues import QueueCommands
 from batonq.core.shard.commands.receipts import ReceiptCommands
 from batonq.core.shard.commands.receive import ReceiveCommands
@@ -81,7 +82,8 @@ class Shard:
         receipts = self.receipt_commands_class(messages, expiry, records, runs, returns)
         queue_commands = QueueCommands(messages, expiry)
         channel_commands = ChannelCommands(messages, expiry, arrivals, transfers)
-        self.job_commands = job_commands = JobCommands(messages, expiry, search, arrivals, transfers, jobs)
+        operator = OperatorCommands(messages, expiry, search, records, returns, arrivals, transfers, jobs)
+        self.job_commands = job_commands = JobCommands(messages, expiry, search, arrivals, transfers, jobs, operator)
         views = Views(messages, transfers, search)
         persistence = Persistence(messages, arrivals, transfers, jobs, numbered, requests)
         truncation = Truncation(messages, persistence)
@@ -96,6 +98,9 @@ class Shard:
         self.change_visibility = receipts.change_visibility
         self.give_back = receipts.give_back
         self.nack = receipts.nack
+        self.delete_message = operator.delete_message
+        self.edit_message = operator.edit_message
+        self.retry_message = operator.retry_message
         self.take_ownership = queue_commands.take_ownership
         self.set_policy = queue_commands.set_policy
         self.close_queue = queue_commands.close_queue

@@ -224,6 +224,7 @@ class Views:
             moves_to=moves_to,
             moves_for=moves_for,
             refusals=self.transfers.refusals.get(slot, 0),
+            origin=self.messages.origins.get(slot, 0),
         )
 
     def _ahead(self, queue: QueueState, slot: int) -> int:

@@ -1,10 +1,11 @@
-"""Jobs: long pieces of work that move messages, with a rate and progress. After a restart a job continues from the
-log alone.
+"""Jobs: long pieces of work that move or delete messages, with a rate and progress. After a restart a job continues
+from the log alone.
 
 A job goes through its queue in arrival order, up to the newest message at its start. A job without a selection moves
 every message, and the core chooses. For a job with a filter, a list of ids or an edit, node/ chooses, because it can
 read bodies. node/ calls `choose` with the number of examined messages, the messages to move and their new payloads. In
-both cases `JobSet` records hold the job's position, and `Edited` and `Owed` records hold what was changed and moved.
+both cases `JobSet` records hold the job's position, and `Edited`, `Owed` and `Deleted` records hold what was changed,
+moved and deleted.
 
 If a destination is full, the job waits and reports it, and continues when there is room. If too large a share of its
 messages is dead-lettered again, the job pauses itself.
@@ -19,7 +20,8 @@ from enum import Enum
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import key_hash
 from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
-from batonq.core.records import CARRIED_PREFIX, EDITED_PREFIX, Reason, State, Type, skip
+from batonq.core.records import Reason, State
+from batonq.core.shard.commands.operator import OperatorCommands
 from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.transfers import NO_QUEUE, Transfers
@@ -30,6 +32,7 @@ from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
+DELETE = "delete"  # the kind of a job that deletes messages
 INTERVAL_MS = 100
 SOON_MS = 1  # until the next step, after one that reached its limits
 RAMP_BEGINS_AT = 0.1  # share of the rate
@@ -67,6 +70,7 @@ class JobCommands:
         arrivals: Arrivals,
         transfers: Transfers,
         jobs: JobBook,
+        operator: OperatorCommands,
     ) -> None:
         self.journal = messages.journal
         self.number = self.journal.number
@@ -79,6 +83,7 @@ class JobCommands:
         self.arrivals = arrivals
         self.transfers = transfers
         self.jobs = jobs
+        self.operator = operator
         # soft: not replayed
         self.turn = 0  # the running job with which the next step begins
         self.to_examine: dict[str, int] = {}  # job → number of messages that node/ may choose for it
@@ -93,6 +98,8 @@ class JobCommands:
             raise QueueDoesNotExist()
         if self.jobs.active_on(job.source) is not None:
             raise JobConflict()
+        if self.transfers.redriving.get(job.source):  # they must not be counted as moved by this job
+            raise JobConflict("Messages of this queue are still being moved. Retry in a moment.")
         job = replace(
             job,
             key=key_hash(job.id),
@@ -316,7 +323,7 @@ class JobCommands:
                 or self.columns.state[found.slot] not in movable
             ):
                 continue
-            outcome = self._redrive(job, found.slot, found.payload, now)
+            outcome = self._act(job, queue, found, now)
             if outcome is Outcome.FULL or outcome is Outcome.FAILED:
                 # A message counts as examined only once, even if the job comes back to it.
                 examined = found.examined - (found.sequence > seen)
@@ -326,17 +333,32 @@ class JobCommands:
             matched += outcome is Outcome.MOVED and found.sequence > seen
         self._used(job, used)
         examined, not_found = job.examined + examined, job.not_found + not_found
-        self._progress(job, through, max(seen, through), examined, matched, now, not_found)
+        deleted = used if job.kind == DELETE else 0
+        self._progress(job, through, max(seen, through), examined, matched, now, not_found, deleted)
         return now + SOON_MS
 
+    def _act(self, job: Job, queue: QueueState, found: Chosen, now: int) -> Outcome:
+        if job.kind == DELETE:
+            self.operator.delete(queue, found.slot, now)
+            return Outcome.MOVED
+        return self._redrive(job, found.slot, found.payload, now)
+
     def _progress(
-        self, job: Job, cursor: int, seen: int, examined: int, matched: int, now: int, not_found: int = 0
+        self,
+        job: Job,
+        cursor: int,
+        seen: int,
+        examined: int,
+        matched: int,
+        now: int,
+        not_found: int = 0,
+        deleted: int = 0,
     ) -> None:
         """Record how far the job is, unless it has stopped running meanwhile."""
         job = self.jobs[job.id]
         if job.state == "RUNNING" and (cursor, examined, matched) != (job.cursor, job.examined, job.matched):
             job = replace(job, cursor=cursor, seen=seen, examined=examined, matched=matched, not_found=not_found)
-            self.jobs.set(job, now)
+            self.jobs.set(replace(job, moved=job.moved + deleted), now)
 
     def _redrive(self, job: Job, slot: int, payload: bytes | None, now: int) -> Outcome:
         """Move one message to the job's destination, or to its origin, with `payload` as its new content if given.
@@ -362,7 +384,7 @@ class JobCommands:
                 self.transfers.wait_for_room(self.jobs[job.id], columns.sequence[slot], to, now)
                 return Outcome.FULL
         if payload is not None:
-            self._edit(queue, slot, payload, job.key, now)
+            self.operator.edit(queue, slot, payload, job.key, now)
         self.transfers.owe(slot, shard, to, Reason.REDRIVE, now)
         if self.jobs[job.id].state != "RUNNING":
             return Outcome.FAILED
@@ -374,15 +396,8 @@ class JobCommands:
             return self._redrive(job, slot, None, now)  # that shard refused the moved group: try the next shard
         return Outcome.MOVED
 
-    def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:
-        w6 = self.frame.put(EDITED_PREFIX.pack(key) + self.messages.carried_prefix(slot) + payload)
-        columns = self.columns
-        position = self.messages.write(
-            Type.EDITED, queue.number, slot, now, until=columns.until[slot], w6=w6, auxiliary=columns.expires[slot]
-        )
-        extent = skip(w6, EDITED_PREFIX.size + CARRIED_PREFIX.size)
-        self.messages.on_edited(queue, slot, key, position, extent)
-
 
 def movable_states(job: Job) -> tuple[State, ...]:
+    if job.kind == DELETE:
+        return (State.VISIBLE, State.DELAYED, State.DEAD)
     return (State.DEAD,) if job.only_dead else (State.VISIBLE, State.DEAD)

@@ -102,19 +102,23 @@ class Returns:
 
         Stops when the open frame has `bytes_end` bytes. The rest stays due.
         """
-        columns = self.columns
         for slot in list(islice(self.timers.doomed_due, self.journal.limits.retries_max)):
             if self.frame.size >= bytes_end:
                 return
             del self.timers.doomed_due[slot]
-            queue = self.queues[columns.queue[slot]]
-            policy = queue.policy
-            if policy.dead_letter_queue:
-                cause = Reason(columns.doomed[slot])
-                self.transfers.owe(
-                    slot, self.transfers.dead_letter_shard(queue, slot), policy.dead_letter_queue, cause, now
-                )
-            else:
-                reason = Reason.UNDELIVERABLE
-                position = self.messages.write(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
-                self.records.on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
+            self.retry_one(slot, now)
+
+    def retry_one(self, slot: int, now: int) -> None:
+        """Retry the refused transfer of one message."""
+        columns = self.columns
+        queue = self.queues[columns.queue[slot]]
+        policy = queue.policy
+        if policy.dead_letter_queue:
+            cause = Reason(columns.doomed[slot])
+            self.transfers.owe(
+                slot, self.transfers.dead_letter_shard(queue, slot), policy.dead_letter_queue, cause, now
+            )
+        else:
+            reason = Reason.UNDELIVERABLE
+            position = self.messages.write(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
+            self.records.on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")

@@ -92,9 +92,9 @@ class JobBook(dict[str, Job]):
         return self[job_id] if job_id is not None else None
 
     def redriver(self, queue: int) -> int:
-        """The key of the newest job on a queue, which is the job that moves messages out of it now."""
-        newest = self.newest_on(queue)
-        return newest.key if newest is not None else 0
+        """The key of the job that moves messages out of a queue now; 0 if there is none."""
+        active = self.active_on(queue)
+        return active.key if active is not None else 0
 
     def died_again(self, key: int) -> None:
         """Count a message that a job had moved, and that is dead again."""

@@ -442,11 +442,16 @@ class Messages:
         self.overlays.pop(slot, None)
 
     def on_edited(self, queue: QueueState, slot: int, key: int, position: int, extent: int) -> None:
-        """Apply a change of a message by a job. The Edited record holds the whole new payload with its lineage."""
+        """Apply a change of a message. The Edited record holds the whole new payload with its lineage, and the key of
+        the job that changed it; 0: an operator did.
+        """
         columns = self.columns
         if not self.journal.before_base:
             queue.bytes += (extent >> 32) - (columns.extent[slot] >> 32)
         columns.position[slot] = columns.last[slot] = position
         columns.extent[slot] = extent
         self.overlays.pop(slot, None)
-        self.edited[slot] = key
+        if key:
+            self.edited[slot] = key
+        else:
+            self.edited.pop(slot, None)
