@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from batonq import __version__
-from batonq.api.rest import history, shapes
+from batonq.api.rest import backups, history, shapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.codec import JSON, MSGPACK
@@ -47,6 +47,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "job": (shapes.JobId, "Id of the job."),
     "shard": (history.ShardNumber, "Number of the shard."),
     "key": (keyshapes.KeyId, "Id of the access key."),
+    "backup": (backups.BackupId, "Id of the backup."),
 }
 # Links: the field of one operation's answer that names a parameter of another operation.
 _NAME = {"queue": "$response.body#/name"}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batonq.api.rest import (
+    backups,
     configuration,
     definitions,
     history,
@@ -459,6 +460,43 @@ _DEFINITIONS = (
     ),
 )
 
+_BACKUPS = (
+    Operation(
+        name="createBackup",
+        method="POST",
+        path="/v1/backups",
+        summary="Choose the point of a backup. The frames of the shards up to that point are then read with "
+        "`readHistory`, and those of the catalog with `readBackupCatalog`. For the whole server.",
+        run=backups.create_backup,
+        answers={201: backups.BackupPoint},
+    ),
+    Operation(
+        name="readBackupCatalog",
+        method="GET",
+        path="/v1/backups/{backup}/catalog",
+        summary="Read frames of the catalog's log, as stored. They contain the secrets of access keys, so the role "
+        "`admin` is required. For the whole server.",
+        run=backups.read_catalog,
+        content=history.CONTENT_TYPE,
+        answer_headers=history.HEADERS,
+        answers={200: None},
+        errors=(404, 410),
+        parameters=(
+            ("from", history.FrameNumber, "First frame to return; default 1."),
+            ("to", history.FrameNumber, "Frame before which to stop; default: the end of the log."),
+        ),
+    ),
+    Operation(
+        name="finishBackup",
+        method="POST",
+        path="/v1/backups/{backup}:finish",
+        summary="Finish a backup: its frames need not be kept any longer. For the whole server.",
+        run=backups.finish_backup,
+        answers={204: None},
+        errors=(404,),
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
@@ -467,4 +505,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *_HISTORY,
     *_ACCESS,
     *_DEFINITIONS,
+    *_BACKUPS,
 )
