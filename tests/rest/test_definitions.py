@@ -121,7 +121,7 @@ def test_queues_that_are_each_others_dead_letter_queues(rest: Rest) -> None:
 
 def test_with_problems_nothing_is_changed_and_all_problems_are_named(rest: Rest) -> None:
     rest.create("line", mode="FIFO")
-    definitions = [
+    definitions: list[dict[str, Any]] = [
         {"name": "good"},
         {"name": "work", "deadLetterQueue": "nowhere"},
         {"name": "self", "deadLetterQueue": "self"},

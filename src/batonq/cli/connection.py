@@ -27,6 +27,7 @@ DEFAULT_URL = "http://127.0.0.1:9324"
 CONNECT_TIMEOUT_S = 10
 TIMEOUT_S = 60
 ANSWER_BYTES_MAX = 64 << 20
+RETRY_MAX_S = 30.0
 SECRET_BYTES_MAX = 4096
 NAMES_FOR_SUGGESTION = 1_000
 URL_VARIABLE = "BATON_URL"
@@ -276,6 +277,19 @@ class Server:
 
     def post(self, path: str, body: Any = None, *, timeout_s: float = TIMEOUT_S, **query: Any) -> Any:
         return self.call("POST", path, body, query=query, timeout_s=timeout_s)
+
+    def fetch(self, path: str, query: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> tuple[bytes, float | None]:
+        """The bytes of an answer that is not JSON. If the server asks to retry later: no bytes, and after how many
+        seconds. Raises the error that the server reports.
+        """
+        target = f"{self._prefix}{path}?{urlencode({name: _text(value) for name, value in query.items()})}"
+        response, answer = self._exchange("GET", target, b"", timeout_s)
+        if response.status in (429, 503):
+            wait = response.getheader("Retry-After", "1")
+            return b"", min(float(wait) if wait.isdecimal() else 1.0, RETRY_MAX_S)
+        if response.status != 200:
+            self._decoded(path, response, answer)
+        return answer, None
 
     def call(
         self,

@@ -28,6 +28,8 @@ SUBJECTS: dict[str, dict[str, tuple[str, str]]] = {
         "alarms": ("batonq.cli.alarms", "list and acknowledge alarms"),
         "doctor": ("batonq.cli.doctor", "check a server and its queues for settings that will hurt"),
         "config": ("batonq.cli.config", "show the settings of a server and where each value comes from"),
+        "backup": ("batonq.cli.backup", "copy what a running server has committed into a directory or a file"),
+        "restore": ("batonq.cli.restore", "check a backup, and write it into a new data directory"),
         "keys": ("batonq.cli.keys", "create, list, disable and enable access keys"),
         "cluster": ("batonq.cli.cluster", "run a local cluster, or operate a cluster"),
         "clock": ("batonq.cli.clock", "move the clock of a development server forward"),

@@ -364,6 +364,11 @@ def _read_identity(disk: Disk, data_directory: str) -> dict[str, Any] | None:
         disk.close(handle)
 
 
+def adopt_identity(data_directory: str, cluster: int, created_ms: int) -> None:
+    """Give a new data directory the cluster id of the logs that were copied into it."""
+    _make_identity(RealDisk(), data_directory, {"cluster": f"{cluster:016x}", "created_ms": created_ms})
+
+
 def _make_identity(disk: Disk, data_directory: str, identity: dict[str, Any]) -> int:
     write_atomically(disk, os.path.join(data_directory, IDENTITY), (json.dumps(identity).encode() + b"\n",))
     return int(identity["cluster"], 16)

@@ -30,6 +30,7 @@ from batonq.core.commands import (
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.backup.backups import Backups
 from batonq.node.catalog.access_keys import create_key
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
@@ -90,6 +91,7 @@ class Broker(JobControl):
         self.dev = settings.dev
         self.purge_wait_ms = settings.purge_wait_ms
         self.account = settings.account
+        self.backups: Backups  # set by the node
         self.admin_token = ""  # of the secured profile; set by the node
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
         self._route = route  # None: no other node serves shards

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.clock import Clock
 from batonq.node.settings import Settings
 
@@ -17,3 +18,4 @@ class NodeContext:
     settings: Settings
     cluster: int  # the cluster id in every frame
     alarms: AlarmBook
+    holds: FrontHolds = field(default_factory=FrontHolds)

@@ -31,6 +31,8 @@ from batonq.node.alarms.book import AlarmBook
 from batonq.node.alarms.desk import ALONE, AlarmDesk, OwnershipFacts
 from batonq.node.alarms.store import AlarmStore
 from batonq.node.alarms.webhooks import Webhooks
+from batonq.node.backup.backups import Backups
+from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
@@ -95,6 +97,8 @@ class Node:
         self.alarms = AlarmBook(self.clock.now_ms, settings.alarms_max, settings.member_name)
         self.ownership: DirectoryOwnership = self.world.ownership(settings.data)
         self.receipts = Receipts()
+        self.front_holds = FrontHolds(self.world.monotonic)
+        self.backups: Backups
         self._archiving = Archiving(settings, self.alarms, self.clock.now_ms) if settings.archive else None
         self.shards: list[ShardKeeper] = []
         self.catalog: CatalogHost
@@ -240,7 +244,7 @@ class Node:
         await self.catalog.open()
 
     def _context(self) -> NodeContext:
-        return NodeContext(self._loop, self.clock, self.settings, self._logs.cluster, self.alarms)
+        return NodeContext(self._loop, self.clock, self.settings, self._logs.cluster, self.alarms, self.front_holds)
 
     def _rules(self) -> Rules:
         """The rules that the catalog applies."""
@@ -281,6 +285,18 @@ class Node:
         )
         if self.settings.secured:
             self.broker.admin_token = self.admin_token()
+        self.broker.history.holds = self.front_holds
+        self.backups = self.broker.backups = Backups(
+            settings=self.settings,
+            shards=self.shards,
+            catalog=self.catalog,
+            channels=self._channels,
+            holds=self.front_holds,
+            others=lambda: self.everywhere.others,
+            cluster=self._logs.cluster,
+            now_ms=self.clock.now_ms,
+            random_bytes=self.world.random_bytes,
+        )
         make_snapshot = self.world.make_snapshot
         if make_snapshot is None and self.world.threads:
             make_snapshot = SnapshotProcess(self.settings.data).make
@@ -295,6 +311,7 @@ class Node:
             random_bytes=self.world.random_bytes,
             snapshots=self.snapshots,
             archiving=self._archiving,
+            holds=self.front_holds,
         )
         self._overview_reader = OverviewReader(
             name=self.everywhere.name,

@@ -10,7 +10,7 @@ import msgspec
 
 from batonq import __version__
 from batonq.api.rest import alarm_shapes as alarmshapes
-from batonq.api.rest import history, shapes
+from batonq.api.rest import backups, history, shapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.codec import JSON, MSGPACK
@@ -50,6 +50,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "alarm": (alarmshapes.AlarmId, "Id of the alarm."),
     "key": (keyshapes.KeyId, "Id of the access key."),
     "report": (str, "Name of the report's file."),
+    "backup": (backups.BackupId, "Id of the backup."),
 }
 # Links: the field of one operation's answer that names a parameter of another operation.
 _NAME = {"queue": "$response.body#/name"}

@@ -12,6 +12,7 @@ from typing import Any
 from batonq.api.rest import alarm_shapes as alarmshapes
 from batonq.api.rest import (
     alarms,
+    backups,
     configuration,
     definitions,
     history,
@@ -530,6 +531,39 @@ _REPORTS = (
         run=reports.read_report,
         content="text/html",
         answers={200: None},
+_BACKUPS = (
+    Operation(
+        name="createBackup",
+        method="POST",
+        path="/v1/backups",
+        summary="Choose the point of a backup. The frames of the shards up to that point are then read with "
+        "`readHistory`, and those of the catalog with `readBackupCatalog`. For the whole server.",
+        run=backups.create_backup,
+        answers={201: backups.BackupPoint},
+    ),
+    Operation(
+        name="readBackupCatalog",
+        method="GET",
+        path="/v1/backups/{backup}/catalog",
+        summary="Read frames of the catalog's log, as stored. They contain the secrets of access keys, so the role "
+        "`admin` is required. For the whole server.",
+        run=backups.read_catalog,
+        content=history.CONTENT_TYPE,
+        answer_headers=history.HEADERS,
+        answers={200: None},
+        errors=(404, 410),
+        parameters=(
+            ("from", history.FrameNumber, "First frame to return; default 1."),
+            ("to", history.FrameNumber, "Frame before which to stop; default: the end of the log."),
+        ),
+    ),
+    Operation(
+        name="finishBackup",
+        method="POST",
+        path="/v1/backups/{backup}:finish",
+        summary="Finish a backup: its frames need not be kept any longer. For the whole server.",
+        run=backups.finish_backup,
+        answers={204: None},
         errors=(404,),
     ),
 )
@@ -544,4 +578,5 @@ OPERATIONS: tuple[Operation, ...] = (
     *_DEFINITIONS,
     *_ALARMS,
     *_REPORTS,
+    *_BACKUPS,
 )

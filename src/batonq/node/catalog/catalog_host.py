@@ -129,6 +129,10 @@ class CatalogHost:
     def check_heard(self) -> None:
         """Raises Unavailable when this node has been cut off from the catalog for too long to trust its keys."""
 
+    def log_here(self) -> Log | None:
+        """The catalog's log, if this node decides on changes."""
+        return self._log
+
     async def open(self) -> None:
         catalog, log = await self._opener()
         await self._serve(catalog, log)
@@ -179,7 +183,7 @@ class CatalogHost:
             return
         first = catalog.frame.number
         await self.change(Catalog.write_base, first, log.frame_bytes_max)
-        log.drop_front(first)
+        log.drop_front(self._context.holds.limit(log, first))
 
     def abandon(self, problem: BaseException) -> None:
         """The log is no longer ours: drop all state and reopen the log."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap, NotFound, OverLimit
 from batonq.log.interface import Piece
 from batonq.log.reading import Chain, frames_of
+from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.shard_host.keeper import ShardKeeper
 
 BYTES_MAX = 16 << 20  # per answer, unless a single frame is larger
@@ -77,6 +78,7 @@ class History:
         self._credit = float(rate_bytes)  # bytes that may be read now; below zero after a large piece
         self._credit_at = seconds()
         self._reads = asyncio.Semaphore(READS_MAX)
+        self.holds: FrontHolds | None = None  # set by the node: a backup lasts as long as somebody reads from it
 
     def shards(self) -> list[ShardHistory]:
         """The shards that can be read here now."""
@@ -107,6 +109,8 @@ class History:
                 "The first frame must be at least 1, and at least one frame and one byte must be requested."
             )
         keeper = self._keeper(shard)
+        if self.holds is not None:
+            self.holds.used(shard, start)
         self.readers += 1
         try:
             return await self._serve(keeper, shard, start, bytes_max, wait_s, stop)

@@ -108,6 +108,7 @@ class ProcessNode(RoutedNode):
             rate_bytes=self.settings.history_rate_bytes,
             seconds=self._loop.time,
         )
+        self._history.holds = self.front_holds
         self.broker.history = self._history
         if self.place.first:
             await self._make_shards()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from batonq.errors import InvalidInput, NotFound
+from batonq.node.backup import backups
 from batonq.node.cluster.node_server import Serving, ShardAnswering
 from batonq.node.operations.history import Served
 
@@ -18,6 +19,8 @@ encode = msgspec.msgpack.encode
 
 class Process(Serving, Protocol):
     """The parts of a process that other processes may ask for."""
+
+    backups: backups.Backups
 
     async def read_history_here(
         self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
@@ -44,6 +47,8 @@ class ProcessAnswering(ShardAnswering):
             return await process.read_history_here(*_read.decode(body))
         if what == "clock":
             return await process.advance_clock_here(_millis.decode(body))
+        if what == backups.COMMAND:
+            return await process.backups.answer(body)
         if what == "give_up":
             return self._let_go(body)
         if what in ("take", "move", "drain", "undrain"):

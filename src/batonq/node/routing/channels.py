@@ -25,6 +25,7 @@ from batonq.node.shard_host.keeper import ShardKeeper
 
 RETRY_FIRST_S = 0.05
 RETRY_MAX_S = 5.0
+PAUSE_MAX_S = 20.0
 
 
 class Transport(Protocol):
@@ -66,6 +67,10 @@ class Channels:
         self._window_bytes = window_bytes
         self._pumps: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._stopping = False
+        self._paused = ""  # the backup for which nothing is delivered and settled
+        self._going = asyncio.Event()  # set while deliveries go on
+        self._going.set()
+        self._resuming: asyncio.TimerHandle | None = None
 
     def look(self, keeper: ShardKeeper) -> None:
         """Start pumps for what the shard owes to other shards. Called after a commit, or when a shard was opened."""
@@ -79,8 +84,38 @@ class Channels:
                 self._pumps[pair] = task
                 task.add_done_callback(partial(self._ended, keeper, pair))
 
+    # --- a pause, so that several processes can be backed up at one point
+
+    def pause(self, backup: str) -> bool:
+        """Deliver and settle nothing until `resume`, or for PAUSE_MAX_S. False: another backup has paused already."""
+        if self._paused and self._paused != backup:
+            return False
+        self._paused = backup
+        self._going.clear()
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._resuming = self._loop.call_later(PAUSE_MAX_S, self.resume, backup)
+        return True
+
+    def paused_for(self, backup: str) -> bool:
+        return self._paused == backup
+
+    def resume(self, backup: str) -> bool:
+        """Returns whether the pause for this backup was still in effect."""
+        if self._paused != backup:
+            return False
+        self._paused = ""
+        self._going.set()
+        if self._resuming is not None:
+            self._resuming.cancel()
+            self._resuming = None
+        return True
+
     async def close(self) -> None:
         self._stopping = True
+        self._going.set()
+        if self._resuming is not None:
+            self._resuming.cancel()
         await end(*self._pumps.values())
 
     def _ended(self, keeper: ShardKeeper, pair: tuple[int, int], _task: asyncio.Task[None]) -> None:
@@ -123,7 +158,9 @@ class Channels:
             total += len(arrival.payload)
             if total >= self._window_bytes:
                 break
+        await self._going.wait()
         results = await self._transport.deliver(destination, arrivals)
+        await self._going.wait()
         host.settle(destination, results)
         host.commit.kick()
         return True

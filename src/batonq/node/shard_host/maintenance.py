@@ -10,6 +10,7 @@ from batonq.errors import BatonError
 from batonq.log.interface import Room
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.messages.receipts import Receipts
@@ -38,8 +39,10 @@ class Maintenance:
         random_bytes: Callable[[int], bytes],
         snapshots: SnapshotSchedule,
         archiving: Archiving | None = None,
+        holds: FrontHolds | None = None,
     ) -> None:
         self._archiving = archiving
+        self._holds = holds
         self._settings = settings
         self._clock = clock
         self._shards = shards
@@ -83,7 +86,7 @@ class Maintenance:
     async def _step_shard(self, number: int, host: ShardHost) -> None:
         truncation = self._truncations.get(number)
         if truncation is None or truncation.host is not host:
-            truncation = Truncation(host, self._clock, self._settings, self._archiving)
+            truncation = Truncation(host, self._clock, self._settings, self._archiving, self._holds)
             self._truncations[number] = truncation
         host.log.tick()
         self._watch_room(number, host)

@@ -13,6 +13,7 @@ from batonq.core.records import ROW_BYTES, Type
 from batonq.errors import Unavailable
 from batonq.log.frames import HEADER_BYTES, Frame
 from batonq.log.interface import Room
+from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.clock import Clock
 from batonq.node.messages.log_reader import record_variable
 from batonq.node.settings import Settings
@@ -63,8 +64,16 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
 class Truncation:
     """Truncates one shard's log. `run` deletes what may go; it is called repeatedly, one call at a time."""
 
-    def __init__(self, host: ShardHost, clock: Clock, settings: Settings, archiving: Archiving | None = None) -> None:
+    def __init__(
+        self,
+        host: ShardHost,
+        clock: Clock,
+        settings: Settings,
+        archiving: Archiving | None = None,
+        holds: FrontHolds | None = None,
+    ) -> None:
         self._archiving = archiving
+        self._holds = holds
         self.host = host
         self._clock = clock
         self._settings = settings
@@ -78,6 +87,8 @@ class Truncation:
         until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
         if self._archiving is not None and until > log.first:
             until = self._archiving.until(log, until)
+        if self._holds is not None:
+            until = self._holds.limit(log, until)
         if until <= log.first or not self._worth_a_look():
             return 0
         for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:
@@ -90,6 +101,8 @@ class Truncation:
         self._base_bytes = host.run(host.shard.write_base, until, self._clock.now_ms(), log.frame_bytes_max)
         await self._committed()
         before = log.bytes_retained()
+        if self._holds is not None:
+            until = self._holds.limit(log, until)  # a backup may have begun meanwhile
         log.drop_front(until)
         self._full_look_at_ms = 0
         return before - log.bytes_retained()
