@@ -1,4 +1,4 @@
-"""What a node shows of itself: the status page's sentence, the metrics' form, events."""
+"""What a node shows of itself: the metrics' form, events, readiness."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 
 from batonq.core.commands import Counters
 from batonq.errors import Unavailable
-from batonq.node.alarms.book import Alarm
+from batonq.node.alarms.verdict import judge
 from batonq.node.clock import duration
 from batonq.node.events import JsonFormatter, TextFormatter, TracebackLimit
 from batonq.node.monitoring import metrics
 from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
-from batonq.node.operations import status_page as statuspage
 from batonq.node.operations.pages import Asked, Pages
 from batonq.node.shard_host.group_commit import CommitStatistics
 from tests.node.nodes import ACCOUNT, Faults, open_node, send
@@ -41,62 +40,6 @@ def statistics() -> CommitStatistics:
     made = CommitStatistics()
     made.frames, made.rows, made.bytes, made.seconds = 8, 80, 4096, 0.25
     return made
-
-
-def page(overview: Overview) -> str:
-    return statuspage.render(overview, "http://127.0.0.1:9324", dev=True)
-
-
-# --- the status page --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("overview", "sentence"),
-    [
-        (Overview(NOW_MS), "All well; there are no queues yet."),
-        (Overview(NOW_MS, [queue("a")]), "All well: 1 queue, all empty."),
-        (
-            Overview(NOW_MS, [queue("a", visible=1, oldest_sent_ms=NOW_MS - 2_000), queue("b")]),
-            "All well: 2 queues, oldest message 2.0 s.",
-        ),
-        (
-            Overview(NOW_MS, [queue("orders", sla_seconds=60, visible=1, oldest_sent_ms=NOW_MS - 300_000)]),
-            "1 queue needs you: orders is 4 min behind its SLA.",
-        ),
-        (
-            Overview(NOW_MS, [queue("dead", dead_letters=True, visible=1_214, oldest_sent_ms=NOW_MS)]),
-            "1 queue needs you: dead has 1,214 dead letters.",
-        ),
-        (Overview(NOW_MS, [queue("a", dead=1)]), "1 queue needs you: a has 1 dead message."),
-        (Overview(NOW_MS, shards=[shard("stopped", "")]), "1 problem needs you: shard 0 is stopped."),
-        (Overview(NOW_MS, shards=[shard(room="reserve")]), "1 problem needs you: the disk of shard 0 is full."),
-    ],
-)
-def test_the_page_begins_with_the_answer(overview: Overview, sentence: str) -> None:
-    assert f">{sentence}</h1>" in page(overview)
-
-
-def test_an_empty_page_says_how_to_make_a_queue() -> None:
-    assert "aws --endpoint-url http://127.0.0.1:9324 sqs create-queue" in page(Overview(NOW_MS))
-
-
-def test_what_others_wrote_is_shown_as_text() -> None:
-    alarm = Alarm(
-        id="depth.a",
-        kind="depth",
-        severity="warning",
-        text="<script>alert(1)</script>",
-        raised_ms=NOW_MS,
-        last_ms=NOW_MS,
-        count=3,
-    )
-    html = page(Overview(NOW_MS, [queue("a<b")], alarms=[alarm]))
-    assert "<script>alert" not in html and "&lt;script&gt;" in html and "a&lt;b" in html and "3 times" in html
-
-
-def test_a_page_of_very_many_queues_is_cut() -> None:
-    html = page(Overview(NOW_MS, [queue(f"queue-{number}") for number in range(600)]))
-    assert html.count("<tr>") == 501 and "100 more queues" in html
 
 
 @pytest.mark.parametrize(
@@ -181,8 +124,7 @@ def test_readiness_follows_the_shards(tmp_path: Path) -> None:
             await send(node, queue, "b")
         assert (await pages.readyz(ask("/readyz"))).status == 503
         assert (await pages.livez(ask("/livez"))).status == 200
-        shown = (await pages.status(ask("/"))).body.decode()
-        assert "shard 0 is stopped" in shown
+        assert "shard 0 is stopped" in judge(await node.overview()).sentence
         assert b'baton_shard_up{shard="0"} 0\n' in (await pages.metrics(ask("/metrics"))).body
         node.stop_waiting()
         await node.stop()
