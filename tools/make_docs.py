@@ -24,6 +24,7 @@ from batonq.cli.connection import GROUP, add_connection_arguments
 from batonq.cli.main import build_parser
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.node import settings
+from batonq.node.alarms.kinds import KINDS
 from batonq.node.configuration import flag_of, variable_of
 from batonq.node.monitoring import metrics
 from batonq.pipeline.audit.kinds import FAMILIES
@@ -53,6 +54,19 @@ def settings_part() -> str:
 def metrics_part() -> str:
     rows = ([f"`{metric.name}`", metric.kind, metric.doc] for metric in metrics.ALL)
     return table(("metric", "kind", "meaning"), rows)
+
+
+def alarm_kinds_part() -> str:
+    rows = []
+    for kind in KINDS.values():
+        severity = f"{kind.severity}; critical: {kind.escalates}" if kind.escalates else kind.severity
+        link = f"[`{kind.name}`](../how-to/runbook.md#{kind.name})"
+        rows.append([link, kind.raised, _after(kind.raise_after_s), _after(kind.clear_after_s), severity, kind.remedy])
+    return table(("kind", "raised when", "raised after", "ends after", "severity", "what to do"), rows)
+
+
+def _after(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds else "at once"
 
 
 def error_classes(root: type[errors.BatonError] = errors.BatonError) -> Iterator[type[errors.BatonError]]:
@@ -357,6 +371,7 @@ def sink_columns_part() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
+    "alarm-kinds": alarm_kinds_part,
     "errors": errors_part,
     "error-statuses": error_statuses_part,
     "sqs-errors": sqs_errors_part,

@@ -1,4 +1,4 @@
-"""What a node shows of itself: the status page's sentence, the metrics' form, events."""
+"""What a node shows of itself: the metrics' form, events, readiness."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from batonq.core.commands import Counters
 from batonq.errors import Unavailable
+from batonq.node.alarms.verdict import judge
 from batonq.node.clock import duration
 from batonq.node.events import JsonFormatter, TextFormatter, TracebackLimit
 from batonq.node.monitoring import metrics
@@ -123,6 +124,7 @@ def test_readiness_follows_the_shards(tmp_path: Path) -> None:
             await send(node, queue, "b")
         assert (await pages.readyz(ask("/readyz"))).status == 503
         assert (await pages.livez(ask("/livez"))).status == 200
+        assert "shard 0 is stopped" in judge(await node.overview()).sentence
         assert b'baton_shard_up{shard="0"} 0\n' in (await pages.metrics(ask("/metrics"))).body
         node.stop_waiting()
         await node.stop()

@@ -531,6 +531,10 @@ _REPORTS = (
         run=reports.read_report,
         content="text/html",
         answers={200: None},
+        errors=(404,),
+    ),
+)
+
 _BACKUPS = (
     Operation(
         name="createBackup",

@@ -106,9 +106,9 @@ def forbidden(address: Address, allow_private: bool) -> bool:
             return True
     if address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA:
         return True
-    if address.is_loopback or not address.is_global:
-        return not allow_private or address.is_reserved
-    return False
+    if address.is_loopback:
+        return not allow_private
+    return address.is_reserved or not (address.is_global or allow_private)
 
 
 async def resolve(hook: Webhook) -> str:

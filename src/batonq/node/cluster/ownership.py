@@ -374,6 +374,7 @@ class OwnershipLoop:
             try:
                 await self._ask_to_take(known.member, shard, released_ms)
             except BatonError:
+                self.moves.hands_over(shard, f"node {target} could not take it over")
                 await self._take_back(shard, each, released_ms)
                 raise
             self._handed[shard] = Handed(target, weight, self._loop.time() + self._settings.lease_s)
