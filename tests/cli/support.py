@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from unittest import mock
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from batonq.cli.json_shapes import shape_of
 from batonq.cli.main import main
 
+Found = TypeVar("Found")
+WAIT_S = 120
 # What a developer may have set must not reach the tests.
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("BATON_", "AWS_"))}
 
@@ -93,3 +96,14 @@ def _known(name: str) -> bool:
     from batonq.cli.json_shapes import OUTPUTS
 
     return name in OUTPUTS
+
+
+def wait_for(read: Callable[[], Found], what: str = "it") -> Found:
+    """Read again until there is something. The limit stops a test that hangs."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        found = read()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not happen")

@@ -7,8 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from batonq.cli.actions import add_action
-from batonq.cli.connection import add_connection_arguments, connect
-from batonq.cli.output import moment, note, print_json, print_table
+from batonq.cli.connection import Server, add_connection_arguments, connect
+from batonq.cli.exit_codes import DONE, FAILED
+from batonq.cli.output import moment, note, print_json, print_table, printable
 
 HEAD = ("ALARM", "SEVERITY", "SINCE", "COUNT", "STATE", "TEXT")
 
@@ -34,8 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         _report(arguments, answer, f"Alarm {arguments.alarm} is acknowledged.")
         return 0
     if arguments.action == "test":
-        _report(arguments, server.post("/v1/alarms:test"), "A test event was sent to the webhooks.")
-        return 0
+        return _test(server, arguments)
     found = server.get("/v1/alarms", history=True if arguments.history else None)
     if arguments.json:
         print_json(found)
@@ -53,6 +53,18 @@ def _report(arguments: argparse.Namespace, answer: Any, text: str) -> None:
         print_json(answer)
     else:
         print(text)
+
+
+def _test(server: Server, arguments: argparse.Namespace) -> int:
+    answer = server.post("/v1/alarms:test")
+    failed = [result for result in answer["results"] if not result["delivered"]]
+    if arguments.json:
+        print_json(answer)
+    else:
+        for result in answer["results"]:
+            problem = printable(result.get("problem", "no reason is known"))
+            print(f"{result['webhook']}  {'delivered' if result['delivered'] else f'failed: {problem}'}")
+    return FAILED if failed else DONE
 
 
 def _row(alarm: dict[str, Any]) -> tuple[str, ...]:

@@ -10,9 +10,11 @@ import sys
 from typing import Any
 
 from batonq.cli.actions import add_action
-from batonq.errors import InvalidInput
+from batonq.cli.connection import URL_VARIABLE, Server, add_operator_arguments, connect, resolve
+from batonq.cli.exit_codes import Unreachable
+from batonq.cli.output import print_json
+from batonq.errors import BatonError, InvalidInput
 
-DEFAULT_URL = "http://127.0.0.1:9324"
 TIMEOUT_S = 60.0
 
 
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     move.add_argument("shard", metavar="SHARD", help="number of the shard, or catalog")
     move.add_argument("--to", required=True, metavar="NODE", help="name of the new owner")
     for action in (status, drain, move):
-        action.add_argument("--url", default=DEFAULT_URL, help=f"URL of any node (default {DEFAULT_URL})")
+        add_operator_arguments(action)
         action.add_argument(
             "--cluster-secret-file", default="", help="file that contains the cluster secret, if there is one"
         )
@@ -63,7 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.other_shards,
             arguments.servers,
         ).run()
-    return asyncio.run(_ask(arguments))
+    try:
+        return asyncio.run(_ask(arguments))
+    except _NotClustered:
+        if arguments.action != "status":
+            raise
+        return _show_alone(connect(arguments), arguments.json)
 
 
 async def _ask(arguments: argparse.Namespace) -> int:
@@ -75,7 +82,7 @@ async def _ask(arguments: argparse.Namespace) -> int:
     secret = read_secret(Settings(cluster_secret_file=arguments.cluster_secret_file))
     asked = Asked(secret, client_context(arguments.peer_ca))
     try:
-        status = await asked.node("status", arguments.url)
+        status = await _first(asked, resolve(arguments).url)
         if arguments.action == "status":
             return await _show(asked, status, arguments.json)
         if arguments.action == "drain":
@@ -90,6 +97,42 @@ async def _ask(arguments: argparse.Namespace) -> int:
         return 0
     finally:
         asked.close()
+
+
+class _NotClustered(InvalidInput):
+    """The server is not a node of a cluster."""
+
+
+async def _first(asked: Asked, url: str) -> Any:
+    """The status of the node at this URL, which knows all others. Raises _NotClustered for any other server."""
+    from batonq.node.cluster.peers import NotSent
+
+    try:
+        return await asked.node("status", url)
+    except NotSent as problem:
+        if "cannot be reached" in problem.message:
+            raise Unreachable(f"{problem.message}. Check --url, {URL_VARIABLE} or the context.") from None
+        raise
+    except BatonError as problem:
+        if "unknown error" not in problem.message:
+            raise
+        raise _NotClustered(
+            f"The server at {url} is not a node of a cluster: it runs alone, or it is not a Baton server."
+        ) from None
+
+
+def _show_alone(server: Server, as_json: bool) -> int:
+    """The status of a server that is not part of a cluster."""
+    found = server.get("/v1/cluster")
+    if as_json:
+        print_json(found)
+        return 0
+    names = ", ".join(node["name"] for node in found["nodes"])
+    waiting = [str(shard["number"]) for shard in found["shards"] if shard["state"] != "serving"]
+    state = f"not serving: {', '.join(waiting)}" if waiting else "all serving"
+    print(f"The server at {server.url} runs alone: it is not a node of a cluster.")
+    print(f"Node {names} owns {len(found['shards'])} shards, {state}. `baton status` shows more.")
+    return 0
 
 
 class Asked:

@@ -46,11 +46,17 @@ _CREDENTIALS_HELP = (
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags of every command that talks to the REST API of a server."""
+    group = add_operator_arguments(parser)
+    group.add_argument("--account", help="account to act for (default: the key's, or the server's)")
+
+
+def add_operator_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """The same flags for a command that acts for the whole server, not for an account."""
     group = add_client_arguments(parser)
     group.add_argument("--token", help=f"admin token; other users can see it, so prefer {TOKEN_VARIABLE}")
     group.add_argument("--token-file", metavar="FILE", help="file that contains the admin token")
-    group.add_argument("--account", help="account to act for (default: the key's, or the server's)")
     group.add_argument("--data", metavar="DIR", help="data directory of a running server: its URL and token are used")
+    return group
 
 
 def add_client_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
@@ -98,6 +104,11 @@ def resolve(arguments: argparse.Namespace, environment: Mapping[str, str] | None
     return _Resolution(arguments, os.environ if environment is None else environment).target()
 
 
+def names_server(arguments: argparse.Namespace) -> bool:
+    """Whether a flag, the environment or a context names a server: then it is not the default one."""
+    return _Resolution(arguments, os.environ).names_server()
+
+
 def use_for_client(arguments: argparse.Namespace) -> None:
     """Make the Python client in this process, and in its child processes, use what the command line and the context
     say. The client reads the environment.
@@ -139,6 +150,9 @@ class _Resolution:
         kept = contexts.load()
         name = name or kept.current
         return (kept.get(name), name) if name else (None, "")
+
+    def names_server(self) -> bool:
+        return bool(self._flag("url") or self._variable(URL_VARIABLE) or self._context is not None)
 
     def target(self) -> Target:
         target = self._located()

@@ -8,13 +8,13 @@ import os
 
 from batonq.cli.connection import add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import note, plural
+from batonq.cli.output import note, plural, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="file to write (default: standard output)")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.add_argument("--json", action="store_true", help="accepted like in every command; the output is always JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON on one line; without it, one field per line")
     add_connection_arguments(parser)
 
 
@@ -25,7 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     found = connect(arguments).get("/v1/definitions")
     text = json.dumps(found, indent=2, ensure_ascii=False)
     if not path:
-        print(text)
+        if arguments.json:
+            print_json(found)
+        else:
+            print(text)
         return 0
     try:
         with open(path, "w", encoding="utf-8") as file:

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(answer)
     else:
         _print(answer, dry_run=arguments.dry_run)
-    return PROBLEMS_FOUND if answer.get("problems") else DONE
+    return PROBLEMS_FOUND if answer["problems"] else DONE
 
 
 def _read(path: str) -> Any:
@@ -51,8 +51,11 @@ def _print(answer: dict[str, Any], *, dry_run: bool) -> None:
         print(f"{name}  {would}created")
     for change in answer["changed"]:
         print(f"{change['name']}  {would}changed: {', '.join(change['fields'])}")
-    for problem in answer.get("problems", []):
+    for problem in answer["problems"]:
         note(f"baton: {problem if isinstance(problem, str) else json.dumps(problem, ensure_ascii=False)}")
+    if answer["problems"] and not dry_run:
+        note("baton: nothing was changed. Correct the file, and import it again.")
+        return
     print(
         f"{plural(len(answer['created']), 'queue')} {would}created, {len(answer['changed']):,} {would}changed, "
         f"{answer.get('unchanged', 0):,} unchanged."

@@ -163,6 +163,7 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "alarms test": "testAlarms",
     "bench": BenchReport,
     "clock advance": ClockShown,
+    "cluster status": "getCluster",
     "config show": "getConfig",
     "context add": ContextShown,
     "context list": ContextsShown,

@@ -1,6 +1,7 @@
 """`baton keys create`, `list`, `disable`, `enable`: the access keys of the secured profile.
 
-The commands work on a running server, through its REST API, or directly on a data directory that no server is using.
+The commands work on a running server, near or far, through its REST API, or directly on a data directory that no server
+is using. If no server is named by a flag, the environment or a context, the default data directory is used.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import msgspec
 from batonq.api.rest.key_shapes import Keys
 from batonq.api.rest.keys import shown, shown_once
 from batonq.cli.actions import add_action
-from batonq.cli.admin import call
+from batonq.cli.connection import add_operator_arguments, connect, names_server
+from batonq.cli.output import moment, print_json, print_table
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.server import find_if_running
 from batonq.core.catalog.entries import ROLES, WRITE
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import InvalidInput
 from batonq.node.catalog.access_keys import create_key, list_keys
-from batonq.node.clock import iso_time
 from batonq.node.node import Node
 from batonq.node.settings import LOG_VARIABLE, Settings
 
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"also changes of the server itself (default {WRITE})",
     )
     create.add_argument("--expires", type=parse_duration_s, metavar="DURATION", help="lifetime of the key: 12h, 90d")
-    create.add_argument("--account", default=DEFAULTS.account, help=f"account of the key (default {DEFAULTS.account})")
+    create.add_argument("--account", dest="key_account", help=f"account of the key (default {DEFAULTS.account})")
     create.add_argument("--output", metavar="FILE", help="write the key to a new file that only you can read")
     listing = add_action(actions, "list", "list the keys, without their secrets")
     disable = add_action(actions, "disable", "disable a key: requests signed with it are refused")
@@ -57,17 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("id", help="id of the key")
     for action in (create, listing, disable, enable):
         action.add_argument("--json", action="store_true", help="print JSON")
-        action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
         action.add_argument(
             "--log",
             default=os.environ.get(LOG_VARIABLE, ""),
             help="URL of the log, if it is not in the data directory: nats://… or postgres://… (default $BATON_LOG)",
         )
+        add_operator_arguments(action)
 
 
 def run(arguments: argparse.Namespace) -> int:
     action: str = arguments.action
-    if action != "create" and not os.path.isdir(arguments.data):
+    if not arguments.data and not names_server(arguments):
+        arguments.data = DEFAULTS.data
+    if action != "create" and arguments.data and not os.path.isdir(arguments.data):
         raise InvalidInput(f"The data directory {arguments.data} does not exist.")
     path: str | None = arguments.output if action == "create" else None
     if path is None:
@@ -82,12 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     """The answer of the REST API, or the same answer from a data directory that no server is using."""
-    server = find_if_running(arguments.data)
-    if server is None:
+    if arguments.data and not arguments.url and find_if_running(arguments.data) is None:
         answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), arguments))
         return msgspec.to_builtins(answer)  # type: ignore[no-any-return]
     method, path, body = _request(arguments)
-    return call(server.address, path, body, server.token, server.context, method=method)
+    return connect(arguments).call(method, path, body)  # type: ignore[no-any-return]
 
 
 def _request(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any] | None]:
@@ -95,7 +97,9 @@ def _request(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any] | 
         return "GET", "/v1/keys", None
     if arguments.action != "create":
         return "POST", f"/v1/keys/{quote(arguments.id, safe='')}:{arguments.action}", None
-    body = {"name": arguments.name, "role": arguments.role, "account": arguments.account}
+    body: dict[str, Any] = {"name": arguments.name, "role": arguments.role}
+    if arguments.key_account:
+        body["account"] = arguments.key_account
     if arguments.expires is not None:
         body["expiresInSeconds"] = round(arguments.expires)
     return "POST", "/v1/keys", body
@@ -113,7 +117,7 @@ async def _offline(settings: Settings, arguments: argparse.Namespace) -> msgspec
         created = await create_key(
             catalog,
             node.world.random_bytes,
-            account=arguments.account,
+            account=arguments.key_account or settings.account,
             own_account=settings.account,
             name=arguments.name,
             role=arguments.role,
@@ -127,11 +131,11 @@ def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
     if action == "create":
         _protect_output()
     if arguments.json:
-        print(json.dumps(answer))
+        print_json(answer)
     elif action == "create":
         print(_lines(answer), end="")
     elif action == "list":
-        _print_table([HEAD, *map(_row, answer["keys"])])
+        print_table(HEAD, map(_row, answer["keys"]))
     else:
         print(f"Key {answer['keyId']} is {action}d.")
 
@@ -142,16 +146,10 @@ def _row(key: dict[str, Any]) -> tuple[str, ...]:
         key["name"] or "-",
         key["role"],
         key["account"],
-        iso_time(key["createdAtMs"]),
-        iso_time(key["expiresAtMs"]) if "expiresAtMs" in key else "never",
+        moment(key["createdAtMs"]),
+        moment(key["expiresAtMs"]) if "expiresAtMs" in key else "never",
         "disabled" if key["disabled"] else "expired" if key["expired"] else "active",
     )
-
-
-def _print_table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _lines(answer: dict[str, Any]) -> str:

@@ -10,14 +10,14 @@ ALTERNATIVES_MAX = 3
 CHOICES_SHOWN_MAX = 12
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean queue?`, or an empty text if nothing is similar."""
+def did_you_mean(word: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """` Did you mean queue?`, or an empty text if nothing is similar. `prefix` is put before each suggestion."""
     import difflib  # only needed after a mistake
 
     found = difflib.get_close_matches(word, list(known), n=ALTERNATIVES_MAX, cutoff=0.7)
     if not found:
         return ""
-    *others, last = found
+    *others, last = (prefix + name for name in found)
     return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
 
 
@@ -37,8 +37,9 @@ class Parser(argparse.ArgumentParser):
         flags = [word.partition("=")[0] for word in rest if word.startswith("-") and word != "-"]
         if not flags:
             self.error(f"too many arguments: {' '.join(rest)}")
-        known = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
-        self.error(f"unknown flag {flags[0]}.{did_you_mean(flags[0], known)}")
+        names = [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+        similar = did_you_mean(flags[0].lstrip("-"), [name.lstrip("-") for name in names], prefix="--")
+        self.error(f"unknown flag {flags[0]}.{similar}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -1,0 +1,114 @@
+"""Help, completion, suggestions, and what commands cost to start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batonq.cli.json_shapes import OUTPUTS, shape_of
+from batonq.cli.main import COMMANDS, SUBJECTS
+from tests.cli.support import CLEAN, Shell
+from tools.make_docs import commands
+
+ALL = [(parser.prog, parser) for parser, _ in commands()]
+
+
+@pytest.mark.parametrize(("name", "parser"), ALL, ids=[name for name, _ in ALL])
+def test_every_command_explains_itself(name: str, parser: object, nowhere: Shell) -> None:
+    said = nowhere.good(*name.split()[1:], "--help")
+    assert said.startswith(f"usage: {name}") and "--help" in said
+
+
+def test_the_overview_names_every_command_with_its_subject(nowhere: Shell) -> None:
+    said = nowhere.good("--help")
+    lines = {line.split()[0] for line in said.splitlines() if line.startswith("  ")}
+    assert lines >= set(COMMANDS)
+    assert all(f"\n{subject}:\n" in said for subject in SUBJECTS)
+
+
+def test_json_is_offered_by_every_command_that_has_a_shape() -> None:
+    """And every command that has --json and talks to a server has a shape."""
+    with_json = {
+        name.removeprefix("baton "): parser for name, parser in ALL if "--json" in parser._option_string_actions
+    }
+    assert OUTPUTS.keys() <= with_json.keys()
+    server_commands = {name for name, known in with_json.items() if "--token" in known}
+    assert server_commands <= OUTPUTS.keys()
+    for name in OUTPUTS:
+        assert shape_of(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("quue", "list"), "baton: unknown command 'quue'. Did you mean queue? `baton --help` lists them."),
+        (("stat",), "Did you mean status?"),
+        (("zzz",), "baton: unknown command 'zzz'. `baton --help` lists them."),
+        (("peek", "q", "--sate", "dead"), "baton peek: unknown flag --sate. Did you mean --state?"),
+        (("peek", "q", "--limit", "many"), "argument --limit: invalid int value: 'many'"),
+        ((), "the following arguments are required: COMMAND"),
+        (("worker", "lst"), "'lst' is not a worker. Use a module and its variable, for example jobs:app"),
+    ],
+)
+def test_mistakes_get_a_suggestion(nowhere: Shell, words: tuple[str, ...], said: str) -> None:
+    done = nowhere(*words)
+    assert done.code in (1, 2) and said in done.err, done
+
+
+# --- completion -------------------------------------------------------------------------------
+
+
+def test_completion_for_bash_completes(nowhere: Shell, tmp_path: Path) -> None:
+    script = tmp_path / "baton.bash"
+    script.write_text(nowhere.good("completion", "bash"))
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+
+    def complete(*words: str) -> list[str]:
+        typed = " ".join(f"'{word}'" for word in words)
+        program = (
+            f"baton() {{ echo orders orders-dead; }}; source {script}; COMP_WORDS=({typed}); "
+            f"COMP_CWORD={len(words) - 1}; _baton; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        )
+        done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    assert complete("baton", "qu") == ["queue"]
+    assert complete("baton", "queue", "s") == ["show", "set"]
+    assert complete("baton", "queue", "list", "--so") == ["--sort"]
+    assert complete("baton", "queue", "set", "orders", "--visib") == ["--visibility"]
+    assert complete("baton", "peek", "ord") == ["orders", "orders-dead"]
+    assert complete("baton", "peek", "orders", "--sta") == ["--state"]
+    assert complete("baton", "redrive", "orders-dead", "--to", "o") == ["orders", "orders-dead"]
+
+
+@pytest.mark.parametrize("shell_name", ["zsh", "fish"])
+def test_completion_for_other_shells(nowhere: Shell, shell_name: str) -> None:
+    """These shells are not installed everywhere. Quotes that are not closed would break the whole script."""
+    said = nowhere.good("completion", shell_name)
+    assert (all(name in said for name in COMMANDS) and "--visibility" in said) or "-l 'visibility'" in said
+    outside = said.replace("'\\''", "")
+    assert all(line.count("'") % 2 == 0 for line in outside.splitlines()[1:])
+    done = nowhere("completion", "tcsh")
+    assert done.code == 2 and "unknown value 'tcsh'. Choose from: bash, zsh, fish." in done.err
+
+
+# --- start-up ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--help",), ("queue", "list", "--help"), ("send", "--help"), ("context", "list"), ("completion", "--help")],
+)
+def test_a_command_loads_only_what_it_needs(words: tuple[str, ...], tmp_path: Path) -> None:
+    program = (
+        "import sys; from batonq.cli.main import main\n"
+        f"try: main({list(words)!r})\nexcept SystemExit: pass\n"
+        "heavy = ('asyncio', 'msgspec', 'uvloop', 'batonq.node', 'batonq.api', 'batonq.core', 'batonq.client')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    environment = {**CLEAN, "XDG_CONFIG_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert done.stderr.splitlines()[-1] == "[]"
