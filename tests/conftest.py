@@ -12,7 +12,7 @@ from tests.support.profile import PROFILE
 TESTS = Path(__file__).parent
 FAST_SUITES = {
     *("core", "sim", "log", "node", "api", "golden", "rest", "client", "dashboard", "pipeline", "scaling"),
-    *("telemetry", "web", "worker"),
+    *("cloudwatch", "telemetry", "web", "worker"),
 }
 # Other programs as clients, and many requests or simulations: seconds each.
 SLOW_FILES = {

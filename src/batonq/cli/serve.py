@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from batonq import __version__
+from batonq.api.cloudwatch import CloudWatchApp, NodeHistory
 from batonq.api.http import (
     CredentialGate,
     Gate,
@@ -171,7 +172,9 @@ def compose(node: Node) -> HttpServer:
     settings = node.settings
     sqs = SqsApp(node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.time_s)
     rest = RestApp(node.broker, wall=node.time_s)
-    router = Router(sqs.handle)
+    cloudwatch = CloudWatchApp(NodeHistory(node.broker, rest), sqs.access)
+    router = Router(cloudwatch.before(sqs.handle))
+    router.mount_under("/service", cloudwatch.handle)
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)
     direct = direct_under("/v1", rest.begin, sqs.begin)

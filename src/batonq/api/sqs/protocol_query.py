@@ -79,7 +79,7 @@ def list_name(member: str, operation: str) -> str:
 Tree = dict[str, Any]
 
 
-def parse_form(text: str) -> dict[str, str]:
+def parse_form(text: str, name_parts_max: int = NAME_PARTS_MAX) -> dict[str, str]:
     """The fields of a query string or form; the first of duplicate names wins. Raises SqsError for invalid text."""
     if text.count("&") >= PARAMETERS_MAX:
         raise _not_a_form()
@@ -88,11 +88,11 @@ def parse_form(text: str) -> dict[str, str]:
         if not part:
             continue
         name, _, value = part.replace("+", " ").partition("=")
-        if len(name) > NAME_LENGTH_MAX or name.count(".") >= NAME_PARTS_MAX:
+        if len(name) > NAME_LENGTH_MAX or name.count(".") >= name_parts_max:
             raise SqsError(
                 MALFORMED_INPUT,
                 f"The name of the parameter {shortened(name, 64)} has more than {NAME_LENGTH_MAX} characters "
-                f"or {NAME_PARTS_MAX} parts.",
+                f"or {name_parts_max} parts.",
             )
         try:
             name, value = percent.decode(name), percent.decode(value)

@@ -1,0 +1,75 @@
+"""The metrics of AWS/SQS that Baton has, and where each one is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from batonq.api.cloudwatch.statistics import Sample
+
+NAMESPACE = "AWS/SQS"
+DIMENSION = "QueueName"
+
+
+class MetricKind(NamedTuple):
+    unit: str
+    series: str  # name in the node's own time series
+    is_rate: bool  # a rate per second there, a number of messages here
+
+
+METRICS: Mapping[str, MetricKind] = {
+    "ApproximateAgeOfOldestMessage": MetricKind("Seconds", "oldestSeconds", False),
+    "ApproximateNumberOfMessagesDelayed": MetricKind("Count", "delayed", False),
+    "ApproximateNumberOfMessagesNotVisible": MetricKind("Count", "inFlight", False),
+    "ApproximateNumberOfMessagesVisible": MetricKind("Count", "visible", False),
+    "NumberOfMessagesDeleted": MetricKind("Count", "acked", True),
+    "NumberOfMessagesReceived": MetricKind("Count", "received", True),
+    "NumberOfMessagesSent": MetricKind("Count", "sent", True),
+}
+
+
+class Steps(NamedTuple):
+    """Values of one queue at equal steps; None: nothing is known of that step."""
+
+    start_ms: int
+    step_ms: int
+    values: Mapping[str, Sequence[float | None]]
+
+
+class QueueHistory(Protocol):
+    """What the API reads. The node implements it."""
+
+    def now_ms(self) -> int: ...
+
+    def queues(self, account: str) -> list[str]:
+        """The names of an account's queues, sorted."""
+        ...
+
+    async def steps(self, account: str, queue: str, start_ms: int) -> Steps | None:
+        """The history since `start_ms`, or as much of it as there is. None if there is no such queue."""
+        ...
+
+    async def now(self, account: str, queue: str) -> Mapping[str, float]:
+        """The current depths and age, by the names of the series. Empty if there is no such queue."""
+        ...
+
+
+async def samples(history: QueueHistory, account: str, queue: str, name: str, start_ms: int) -> list[Sample]:
+    """The samples of a metric. The newest sample of a depth or an age is the current one, so a queue that has just
+    been filled is seen at once.
+    """
+    kind = METRICS[name]
+    steps = await history.steps(account, queue, start_ms)
+    found: list[Sample] = []
+    if steps is not None:
+        step_s = steps.step_ms / 1000
+        found = [
+            Sample(steps.start_ms + at * steps.step_ms, round(value * step_s) if kind.is_rate else value)
+            for at, value in enumerate(steps.values.get(kind.series, ()))
+            if value is not None
+        ]
+    if not kind.is_rate:
+        current = await history.now(account, queue)
+        if kind.series in current:
+            found.append(Sample(history.now_ms(), current[kind.series]))
+    return found
