@@ -49,7 +49,7 @@ def test_an_empty_server_says_what_to_paste(browser: Browser, rest: FakeRest) ->
     rest.answers["GET /v1/status"] = samples.status(queues=0)
     text = text_of(browser.get("/ui"))
     assert (
-        "AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x AWS_DEFAULT_REGION=us-east-1 aws --endpoint-url "
+        "AWS_ACCESS_KEY_ID=x AWS_SECRET_ACCESS_KEY=x AWS_DEFAULT_REGION=us-east-1 \\ aws --endpoint-url "
         "http://localhost:9324 sqs create-queue --queue-name orders"
     ) in text
 

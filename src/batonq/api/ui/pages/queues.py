@@ -43,10 +43,10 @@ def _sentence(found: dict[str, Any], search: str) -> tuple[str, Level]:
 
 
 async def show_create(view: View) -> Page:
-    return _create_page(view, {}, {})
+    return _create_page({}, {})
 
 
-def _create_page(view: View, form: dict[str, str], wrong: dict[str, str], problem: str = "") -> Page:
+def _create_page(form: dict[str, str], wrong: dict[str, str]) -> Page:
     groups = queue_fields.groups(fifo=True)
     first = [field for field in queue_fields.FIELDS if _snake(field) in queue_fields.FIRST]
     others = {name: [field for field in fields if field not in first] for name, fields in groups.items()}
@@ -54,12 +54,12 @@ def _create_page(view: View, form: dict[str, str], wrong: dict[str, str], proble
     values = {
         "form": form,
         "wrong": wrong,
-        "problem": problem,
         "first": sorted(first, key=lambda field: queue_fields.FIRST.index(_snake(field))),
         "groups": {name: fields for name, fields in others.items() if fields},
         "opened": opened,
     }
-    return Page("Create a queue", "create_queue.html", values=values, status=422 if wrong or problem else 200)
+    sentence = "A new queue needs only a name; everything else can be changed later."
+    return Page("Create a queue", "create_queue.html", sentence, values=values, status=422 if wrong else 200)
 
 
 def _snake(field: queue_fields.Field) -> str:
@@ -84,7 +84,7 @@ async def create(view: View) -> Page | Redirect:
             else:
                 wrong["name"] = problem.detail
     if wrong:
-        return _create_page(view, form, wrong)
+        return _create_page(form, wrong)
     return Redirect(f"/ui/queues/{segment(name)}", f"Queue {name} is created.")
 
 
