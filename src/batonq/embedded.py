@@ -35,7 +35,18 @@ HOST = "localhost"
 STOP_S = 60.0  # longer than a node needs to give up on a disk that hangs
 # Settings that only a server uses.
 NOT_HERE = {
-    *("host", "port", "data", "public_url", "allowed_hosts", "secure", "log_level", "log_format", "otlp_endpoint"),
+    *(
+        "host",
+        "port",
+        "data",
+        "public_url",
+        "allowed_hosts",
+        "secure",
+        "read_only",
+        "log_level",
+        "log_format",
+        "otlp_endpoint",
+    ),
     *("connections_max", "requests_bytes_max", "address_share", "body_rate_min_bytes"),
 }
 _FORKED = "The queues were opened before this process was forked and belong to the parent. Open them after the fork."

@@ -87,3 +87,78 @@ def queue_stats(*queues: dict[str, Any], total: int | None = None, offset: int =
         "atMs": NOW_MS,
         "queues": [*queues],
     }
+
+
+def queue(name: str = "orders", **changes: Any) -> dict[str, Any]:
+    return {
+        "queueId": "q_7",
+        "name": name,
+        "mode": "STANDARD",
+        "fifo": False,
+        "arn": f"arn:aws:sqs:us-east-1:000000000000:{name}",
+        "createdAtMs": NOW_MS - 86_400_000,
+        "modifiedAtMs": NOW_MS - 3_600_000,
+        "retentionSeconds": 345_600,
+        "defaultVisibilityTimeoutSeconds": 30,
+        "maxReceiveCount": 5,
+        "deadLetterQueue": "orders-dlq",
+        "strictReceipts": True,
+        "deduplication": {"windowSeconds": 300, "scope": "window"},
+        "tags": {},
+        **changes,
+    }
+
+
+def stats(**changes: Any) -> dict[str, Any]:
+    return {
+        "queue": "orders",
+        "visible": 7,
+        "inFlight": 2,
+        "delayed": 1,
+        "owed": 0,
+        "dead": 0,
+        "bytes": 1234,
+        "oldestAgeSeconds": 4.0,
+        "sent": 100,
+        "received": 95,
+        "deleted": 90,
+        "returned": 1,
+        "expiredLeases": 2,
+        "expired": 0,
+        "deadLettered": 3,
+        "arrived": 0,
+        "duplicates": 0,
+        "staleAcks": 0,
+        "lateAcks": 0,
+        "waitingReceives": 1,
+        "atMs": NOW_MS,
+        **changes,
+    }
+
+
+def peeked(number: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "messageId": f"00000000-0000-0000-0000-{number:012d}",
+        "currentId": f"00000000-0000-0000-0000-{number:012d}",
+        "sequence": number + 1,
+        "state": "VISIBLE",
+        "receiveCount": 1,
+        "body": {"order": number},
+        "bodyBytes": 12,
+        "sentAtMs": NOW_MS - 5_000,
+        "expiresAtMs": NOW_MS + 10**8,
+        "why": "It can be received now.",
+        **changes,
+    }
+
+
+def series(**changes: Any) -> dict[str, Any]:
+    return {
+        "range": "15m",
+        "stepSeconds": 5,
+        "startAtMs": NOW_MS - 15_000,
+        "endAtMs": NOW_MS,
+        "values": {"sent": [1.0, None, 3.5], "visible": [5, 6, 7], "endToEndP50Ms": [120.0, None, 90.0]},
+        "marks": [],
+        **changes,
+    }

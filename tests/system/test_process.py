@@ -263,7 +263,7 @@ def test_snapshots_are_made_by_a_child_while_the_server_serves(tmp_path: Path) -
 # --- pages ------------------------------------------------------------------------------------
 
 
-def test_health_metrics_and_the_status_page(tmp_path: Path) -> None:
+def test_health_metrics_and_the_dashboard(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         client = Client(server.url)
         assert client.get("/livez") == (200, "ok\n")
@@ -273,7 +273,9 @@ def test_health_metrics_and_the_status_page(tmp_path: Path) -> None:
         queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
         client.call("SendMessage", QueueUrl=queue, MessageBody="hello")
         page = client.get("/", {"Accept": "text/html"})[1]
-        assert "All well: 1 queue" in page and "<td>1</td>" in page and ">orders<" in page
+        assert "1 queue" in page and "Baton" in page
+        page = client.get("/ui/queues/orders/messages", {"Accept": "text/html"})[1]
+        assert "hello" in page and ">orders<" in page
         text = client.get("/metrics")[1]
         assert 'baton_queue_messages{account="000000000000",queue="orders",state="visible"} 1\n' in text
         assert 'baton_sqs_calls_total{operation="SendMessage"} 1\n' in text

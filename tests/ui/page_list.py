@@ -58,6 +58,15 @@ def paths(shown: Shown) -> dict[str, str]:
     queue, dead = f"/ui/queues/{quote(shown.queue)}", f"/ui/queues/{quote(shown.dead_letter_queue)}"
     return {
         "overview": "/ui",
+        "queues": "/ui/queues",
+        "queue": queue,
+        "queue-messages": f"{queue}/messages",
+        "queue-send-receive": f"{queue}/try",
+        "queue-consumers": f"{queue}/consumers",
+        "queue-settings": f"{queue}/settings",
+        "create-queue": "/ui/create-queue",
+        "connect": "/ui/start",
+        "figures": "/ui/figures",
         "message": f"{queue}/messages/{shown.message}",
         "dead-letter": f"{dead}/messages/{shown.dead_letter}",
         "dead-letter-queues": "/ui/dead-letters",

@@ -82,6 +82,15 @@ def _places(planted: Planted) -> dict[str, str]:
     reflected = quote(PAYLOADS[1], safe="")
     return {
         "overview": "/ui",
+        "queues": "/ui/queues",
+        "searched": f"/ui/queues?search={reflected}&sort={reflected}",
+        "queue": f"{queue}?range={reflected}",
+        "messages": f"{queue}/messages",
+        "messages-filtered": f"{queue}/messages?text={reflected}&group={reflected}&holder={reflected}",
+        "send-receive": f"{queue}/try",
+        "consumers": f"{queue}/consumers",
+        "settings": f"{queue}/settings",
+        "figures": f"/ui/figures?queue={planted.queue}&range={reflected}",
         "waiting": f"{queue}/messages/{planted.message_id}",
         "held": f"{queue}/messages/{planted.held_id}",
         "dead": f"{dead}/messages/{planted.dead_id}",

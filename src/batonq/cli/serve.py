@@ -189,7 +189,7 @@ def compose(node: Node) -> HttpServer:
     server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
-    ui = UiApp(rest, DashboardAccess(node.broker), wall=node.time_s)
+    ui = UiApp(rest, DashboardAccess(node.broker), read_only=settings.read_only, wall=node.time_s)
     router.mount_under("/ui", ui.handle)
     router.mount("/", browsers_only(sqs, ui))
     node.count_front = lambda: [*front_metrics(server, sqs, rest), (metrics.TRACE_SPANS, spans(node))]

@@ -94,6 +94,7 @@ class Settings:
         "Secured profile: every request must be signed. It can be off only when the server listens on a loopback "
         "address.",
     )
+    read_only: bool = setting(False, "Read-only dashboard: it shows everything and changes nothing.")
 
     # --- what is said
     log_level: str = setting(

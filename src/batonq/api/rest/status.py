@@ -20,7 +20,7 @@ async def get_status(call: Call) -> Answer:
     status = status_of(overview, await monitor.connections())
     status.node = monitor.everywhere.name
     status.profile = "development" if call.broker.dev else "secured"
-    status.read_only = getattr(monitor.settings, "read_only", False)
+    status.read_only = monitor.settings.read_only
     return Answer(200, status)
 
 

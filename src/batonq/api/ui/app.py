@@ -98,9 +98,9 @@ class UiApp:
 
     @cached_property
     def _renderer(self) -> Renderer:
-        from batonq.api.ui.rendering import Renderer
+        from batonq.api.ui.rendering import renderer
 
-        return Renderer()
+        return renderer()
 
     # --- a request
 

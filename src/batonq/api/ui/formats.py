@@ -51,9 +51,8 @@ def duration(seconds: float | None) -> str:
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
-    if not seconds:
-        return "0 s"
-    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    whole = seconds >= 10 or float(seconds).is_integer()
+    return f"{seconds:.0f} s" if whole else f"{seconds:.1f} s"
 
 
 def size(count: float | None) -> str:
@@ -189,6 +188,12 @@ def _branch(rows: Markup, summary: str, depth: int) -> Markup:
     )
 
 
+def code_words(text: str) -> Markup:
+    """A text whose words between backticks are shown as code."""
+    parts = text.split("`")
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "rate": rate,
@@ -202,4 +207,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "compact": compact,
     "raw_body": raw,
     "json_tree": json_tree,
+    "code_words": code_words,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +70,9 @@ class Renderer:
         parts = {name: "".join(render(context)) for name, render in template.blocks.items() if name.startswith(LIVE)}
         parts["verdict"] = str(self._macros.verdict(page))
         return parts
+
+
+@cache
+def renderer() -> Renderer:
+    """Templates are compiled once per process."""
+    return Renderer()

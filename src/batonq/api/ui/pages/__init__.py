@@ -7,15 +7,22 @@ from batonq.api.ui.pages import (
     jobs,
     keys,
     message,
+    messages,
     overview,
+    queue,
+    queues,
     redrive,
     reports,
+    start,
     workers,
 )
 from batonq.api.ui.routes import Route
 
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
+    *queues.ROUTES,
+    *queue.ROUTES,
+    *messages.ROUTES,
     *message.ROUTES,
     *dead_letters.ROUTES,
     *redrive.ROUTES,
@@ -25,4 +32,5 @@ ROUTES: tuple[Route, ...] = (
     *alarms.ROUTES,
     *keys.ROUTES,
     *reports.ROUTES,
+    *start.ROUTES,
 )

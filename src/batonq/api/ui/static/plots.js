@@ -44,6 +44,8 @@ window.batonPlots = (() => {
     count: (v) => v.toLocaleString("en", { maximumFractionDigits: 0 }),
     seconds: duration, ms: (v) => duration(v / 1000),
   };
+  const STEPS_S = [.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 432000, 864000];
+  const STEPS = { seconds: STEPS_S, ms: STEPS_S.map((s) => s * 1000) };
   const TICK = { rate: count, count, seconds: duration, ms: (v) => duration(v / 1000) };
 
   function marks(box) {
@@ -132,11 +134,11 @@ window.batonPlots = (() => {
       }
       const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       const options = {
-        width: Math.max(200, canvas.clientWidth), height: 150, padding: [8, 8, 0, 0],
+        width: Math.max(200, canvas.clientWidth), height: 150, padding: [8, 18, 0, 0],
         cursor: { sync: { key: this.key }, drag: { x: false, y: false }, points: { size: 5 }, y: false },
         legend: { show: false },
         scales: { x: { time: true }, y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [{ ...axis, space: 70, size: 24, values: (u, ticks) => ticks.map((at) => clock(at, this.x)) }, { ...axis, size: 52, space: 34, values: (u, ticks) => ticks.map((v) => TICK[kind.unit](v)) }],
+        axes: [{ ...axis, space: 70, size: 24, values: (u, ticks) => ticks.map((at) => clock(at, this.x)) }, { ...axis, size: 56, space: 34, incrs: STEPS[kind.unit], values: (u, ticks) => ticks.map((v) => TICK[kind.unit](v)) }],
         series: [{}, ...kind.series.map(([name]) => ({ stroke: colour(name), width: 1.5, points: { show: false }, spanGaps: false, dash: name === "deadLettered" ? [4, 3] : undefined }))],
         plugins: [marks(this)],
         hooks: { setCursor: [() => this.legends()] },
