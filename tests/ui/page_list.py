@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from tests.system.process import baton
-from tests.ui.servers import UiServer, wait_for
+from tests.ui.servers import Rest, UiServer, wait_for
 
 
 class Shown(NamedTuple):
@@ -23,7 +24,7 @@ class Shown(NamedTuple):
     alarm: str
 
 
-LATER_S = 90
+STEP_S = 20
 REPORT = "<!doctype html><html lang=en><title>Report · Baton</title><main><h1>Report</h1><p>Figures of a day.</main>"
 
 
@@ -48,9 +49,19 @@ def _fill(server: UiServer) -> Shown:
     held = rest("GET", f"/v1/queues/{queue}/messages?state=IN_FLIGHT&limit=1")["messages"][0]["currentId"]
     letter = rest("GET", f"/v1/queues/{dead}/messages?limit=1")["messages"][0]["currentId"]
     job = rest("POST", "/v1/queues/demo-thumbnails-dead:redrive", {"maxMessagesPerSecond": 1})["jobId"]
-    rest("POST", "/_baton/clock/advance", {"seconds": LATER_S})  # dead letters that stay raise an alarm
-    alarms = wait_for(lambda: rest("GET", "/v1/alarms")["alarms"])
-    return Shown(queue, dead, held, letter, job, alarms[0]["alarm"])
+    return Shown(queue, dead, held, letter, job, wait_for_alarm(rest, dead))
+
+
+def wait_for_alarm(rest: Rest, queue: str) -> str:
+    """Let time pass until a queue has an alarm: dead letters that stay for a minute raise one."""
+
+    def look() -> str:
+        rest("POST", "/_baton/clock/advance", {"seconds": STEP_S})
+        time.sleep(1)  # the rules are evaluated every few seconds
+        found = [one["alarm"] for one in rest("GET", "/v1/alarms")["alarms"] if one.get("queue") == queue]
+        return found[0] if found else ""
+
+    return wait_for(look)
 
 
 def paths(shown: Shown) -> dict[str, str]:

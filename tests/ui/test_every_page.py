@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import ViewportSize
 
 from batonq.api.ui.pages import ROUTES
 from tests.ui.axe import assert_accessible
@@ -15,7 +16,7 @@ from tests.ui.servers import UiServer
 from tests.ui.xss import PAYLOADS, SHORT, Planted, plant, poke
 
 NAMES = tuple(paths(Shown("", "", "", "", "", "")))
-PHONE = {"width": 390, "height": 844}
+PHONE = ViewportSize(width=390, height=844)
 
 
 @pytest.fixture(scope="module")
@@ -34,36 +35,28 @@ def test_every_route_is_in_the_list() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_has_no_error_and_is_accessible(
-    open_page: Open, filled: tuple[UiServer, Shown], name: str, scheme: str
+def test_a_page_has_no_error_is_accessible_and_fits_on_a_phone(
+    open_page: Open, filled: tuple[UiServer, Shown], name: str
 ) -> None:
     server, shown = filled
-    opened = open_page(server, color_scheme=scheme)
-    page = opened.go(paths(shown)[name])
+    page = open_page(server).go(paths(shown)[name])
     page.wait_for_load_state("load")
     assert page.title().endswith("· Baton")
     assert page.locator("h1").count() == 1
     assert_accessible(page)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_fits_on_a_phone(open_page: Open, filled: tuple[UiServer, Shown], name: str) -> None:
-    server, shown = filled
-    page = open_page(server, viewport=PHONE).go(paths(shown)[name])
-    page.wait_for_load_state("load")
+    page.emulate_media(color_scheme="dark")
+    assert_accessible(page, "color-contrast", "link-in-text-block")
+    page.set_viewport_size(PHONE)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
-    assert_accessible(page)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_can_be_read_without_a_script(open_page: Open, filled: tuple[UiServer, Shown], name: str) -> None:
     server, shown = filled
     plain = open_page(server, java_script_enabled=False).go(paths(shown)[name])
-    text = plain.locator("main").inner_text()
-    assert len(text) > 40
-    assert plain.locator("#verdict").inner_text().strip() or plain.locator("h1").inner_text().strip()
+    assert len(plain.locator("main").inner_text()) > 20
+    assert plain.locator("h1").inner_text().strip()
 
 
 # --- texts of an attacker ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.ui.conftest import WAIT_MS, Open, Opened
+from tests.ui.page_list import wait_for_alarm
 from tests.ui.servers import Rest, UiServer, wait_for
 
 expect.set_options(timeout=WAIT_MS)
@@ -206,7 +207,7 @@ def test_an_alarm_is_acknowledged_with_a_note(opened: Opened, rest: Rest, queue:
     fail(rest, queue, "RuntimeError", 1)
     wait_for(lambda: letters(rest, queue) == 1)
     page = opened.go("/ui/alarms")
-    rest("POST", "/_baton/clock/advance", {"seconds": 90})
+    wait_for_alarm(rest, f"{queue}-dead")
     link = page.get_by_role("link", name=re.compile(f"{queue}-dead has")).first
     link.click()
     page.get_by_label("Note for others").fill("I am looking at it")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batonq.api.ui import formats
 from batonq.api.ui.backend import Problem
 from batonq.api.ui.pages import alarms, cluster, dead_letters, jobs, keys, message, redrive, workers
 
@@ -179,3 +180,8 @@ def test_events_are_words() -> None:
     assert (row["text"], row["level"], row["holder"]) == ("lease expired", "critical", "web-3")
     assert message.event_row({"event": "nacked", "errorClass": "E", "reason": "why"})["detail"] == "E: why"
     assert message.words("IN_FLIGHT") == "in flight"
+
+
+def test_code_in_a_text_is_marked_and_escaped() -> None:
+    assert formats.prose("run `a <b>` now") == "run <code>a &lt;b&gt;</code> now"
+    assert formats.prose("a ` <b>") == "a ` &lt;b&gt;"

@@ -48,8 +48,10 @@ _POKE = """
     for (const kind of ['mouseover', 'mouseenter', 'focus', 'error', 'toggle']) element.dispatchEvent(new Event(kind));
     if (element.tagName === 'A' && element.protocol === 'javascript:') window.xssRan('link ' + element.href);
   }
-  const inline = [...document.querySelectorAll('*')].flatMap(element => [...element.attributes]
+  const attributes = Object.getOwnPropertyDescriptor(Element.prototype, 'attributes').get;  // a form can hide its own
+  const inline = [...document.querySelectorAll('*')].flatMap(element => [...attributes.call(element)]
     .filter(attribute => attribute.name.startsWith('on') || /^\\s*javascript:/i.test(attribute.value))
+    .filter(attribute => attribute.name !== 'value')
     .map(attribute => element.tagName + ' ' + attribute.name + '=' + attribute.value));
   if (inline.length) window.xssRan(inline.slice(0, 5).join('; '));
 }

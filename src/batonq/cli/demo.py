@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
-from batonq.cli.connection import DEFAULT_URL
+from batonq.cli.connection import URL_VARIABLE, add_client_arguments, use_for_client
 from batonq.cli.demo_scenario import HEARTBEAT_S, PARTS, PREFIX, TAG, Part
 from batonq.client import Baton, Message, Queue, Retries, connect
 from batonq.errors import InvalidInput, LeaseLost, MessageGone, Unavailable
@@ -40,13 +40,13 @@ _RUN = secrets.token_hex(4)  # in deduplication keys, so that a second run is no
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--url", help=f"URL of the server (default: BATON_URL, or {DEFAULT_URL})")
     parser.add_argument("--port", type=int, default=9324, help="port of a server that the demo starts (default 9324)")
     parser.add_argument("--rate", type=float, default=20.0, help="messages per second, 0.1 to 200 (default 20)")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long the scenario runs (default 600)")
     parser.add_argument("--once", action="store_true", help="send a fixed number of messages, handle most, and exit")
     parser.add_argument("--seed", type=int, default=1, help="seed of all random choices (default 1)")
     parser.add_argument("--remove", action="store_true", help="delete the queues that the demo has created, and exit")
+    add_client_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInput(f"--rate {arguments.rate:g} is not a number from 0.1 to {RATE_MAX_PER_S:g}.")
     if not 0 < arguments.seconds <= SECONDS_MAX:
         raise InvalidInput(f"--seconds {arguments.seconds:g} is not a number above 0, up to {SECONDS_MAX:g}.")
-    url = arguments.url or os.environ.get("BATON_URL") or ""
+    use_for_client(arguments)
+    url = os.environ.get(URL_VARIABLE, "")
     local = f"http://127.0.0.1:{arguments.port}"
     if url or arguments.remove or _answers(local):
         return asyncio.run(_act(arguments, url or local))

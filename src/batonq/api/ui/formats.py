@@ -120,6 +120,15 @@ def spark(values: Sequence[float | None] | None) -> Markup:
     ).format(label, SPARK_WIDTH, SPARK_HEIGHT, lines)
 
 
+def prose(text: str) -> Markup:
+    """Text with `code` between backticks."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:  # one backtick has no partner
+        return escape(text)
+    code = Markup("<code>{}</code>")
+    return Markup("").join(code.format(piece) if at % 2 else piece for at, piece in enumerate(pieces))
+
+
 # --- bodies -----------------------------------------------------------------------------------
 
 
@@ -204,6 +213,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "exact": exact,
     "when": when,
     "spark": spark,
+    "prose": prose,
     "compact": compact,
     "raw_body": raw,
     "json_tree": json_tree,

@@ -21,7 +21,7 @@ async def show(view: View) -> Page:
     status = await view.optional(path_of("status"))
     sentence, level = cluster_sentence(cluster)
     return Page(
-        "Cluster" if cluster.get("clustered") else "Server",
+        "Cluster",
         "cluster.html",
         sentence,
         level,
