@@ -177,7 +177,7 @@ _WRITTEN = {
     "DeadLetterGroup.sourceQueue": "The queue in which the messages died.",
     "count": "Number of messages examined that belong to the group.",
     "firstAtMs": "Time when the first of these messages failed or was dead-lettered.",
-    "lastAtMs": "Time when the last of these messages failed or was dead-lettered.",
+    "DeadLetterGroup.lastAtMs": "Time when the last of these messages failed or was dead-lettered.",
     "examples": "Up to three messages. Long bodies are cut.",
     "bodyCut": "Whether only the beginning of the body is shown; a JSON body is then shown as text.",
     # --- jobs
