@@ -39,7 +39,7 @@ def over_the_wire(broker: Broker) -> None:
             ports[shard] = RemoteShard(call)
         return cast(ShardPort, ports[shard])
 
-    broker._port = remote
+    broker._port = broker._spreading._port = broker.messages._port = remote
 
 
 async def whole_life(node: Node) -> list[Any]:

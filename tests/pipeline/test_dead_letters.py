@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from batonq.core.body_shape import body_shape
+from batonq.core.payload import Content
 from batonq.pipeline.events.plain import events as plain_events
 from batonq.pipeline.reading.history import open_history
 from batonq.pipeline.tables import bodies, dead_letter_messages, dead_letters, shapes
@@ -39,63 +40,7 @@ def with_bodies(directory: str) -> list[Row]:
 
 
 def plain_shape(body: bytes, content: str) -> str:
-    if content == "bytes":
-        return "bytes"
-    if not body:
-        return "empty"
-    text = body.decode()
-    if content == "json" or re.match(r"\s*[\[{]", text):
-        try:
-            found = described(json.loads(text), 0)
-            return found if len(found) <= shapes.SHAPE_MAX else found[: shapes.SHAPE_MAX] + "…"
-        except ValueError:
-            pass
-    found = text[: shapes.TEXT_READ_MAX]
-    for pattern, stands in shapes.VARYING:
-        found = re.sub(pattern, stands, found)
-    found = found.strip(" ")
-    return found if len(found) <= shapes.TEXT_MAX else found[: shapes.TEXT_MAX] + "…"
-
-
-def described(value: Any, depth: int) -> str:
-    """Keys sorted, elements of an array as one: described together when all are objects, or all arrays."""
-    return written(kind_of(value), depth)
-
-
-def kind_of(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: kind_of(member) for key, member in value.items()}
-    if isinstance(value, list):
-        kind: Any = "null"
-        for member in value:
-            kind = together(kind, kind_of(member))
-        return [kind]
-    return {bool: "boolean", int: "number", float: "number", str: "string", type(None): "null"}[type(value)]
-
-
-def together(one: Any, other: Any) -> Any:
-    if one == "null" or one == other:
-        return other
-    if other == "null":
-        return one
-    if isinstance(one, dict) and isinstance(other, dict):
-        keys = one.keys() | other.keys()
-        return {key: together(one.get(key, "null"), other.get(key, "null")) for key in keys}
-    if isinstance(one, list) and isinstance(other, list):
-        return [together(one[0], other[0])]
-    return "any"
-
-
-def written(kind: Any, depth: int) -> str:
-    if isinstance(kind, str):
-        return kind
-    name = "object" if isinstance(kind, dict) else "array"
-    if depth == shapes.DEPTH_MAX:
-        return f"{name}<…>"
-    if isinstance(kind, list):
-        return f"array<{written(kind[0], depth + 1)}>"
-    members = [f"{key}: {written(member, depth + 1)}" for key, member in sorted(kind.items())]
-    return f"object<{', '.join(members)}>"
+    return body_shape(body, Content[content.upper()])
 
 
 BODIES = [

@@ -6,6 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.api.support import wait_until
 from tests.rest.support import Rest
 
 
@@ -90,3 +91,243 @@ def test_methods_and_verbs_of_a_message(rest: Rest) -> None:
     answer = rest("PUT", f"{queue}/messages/abc")
     assert answer.code == "method_not_allowed" and "GET" in answer.headers["allow"]
     assert rest("POST", f"{queue}/messages/abc:dance").code == "not_found"
+
+
+# --- what an operator does ------------------------------------------------------------------------
+
+
+def dead(rest: Rest, *bodies: object, error: str = "ValueError", reason: str = "bad") -> tuple[str, str]:
+    """A queue and its dead-letter queue, with dead letters."""
+    morgue = rest.create("morgue")
+    queue = rest.create("orders", deadLetterQueue="morgue", maxReceiveCount=5)
+    for body in bodies:
+        rest.send(queue, body)
+    kill(rest, queue, error, reason)
+    return queue, morgue
+
+
+def kill(rest: Rest, queue: str, error: str, reason: str) -> None:
+    for message in rest.receive(queue, 100):
+        rest.good(
+            "POST",
+            f"{queue}/messages/{quote(message['receiptHandle'], safe='')}:nack",
+            {"reason": reason, "errorClass": error, "deadLetter": True},
+        )
+
+
+def bodies(rest: Rest, queue: str) -> list[object]:
+    return [message["body"] for message in rest.good("GET", f"{queue}/messages?limit=100")["messages"]]
+
+
+def test_delete_one_message(rest: Rest) -> None:
+    queue = rest.create()
+    first, second = rest.send(queue, "a"), rest.send(queue, "b")
+    rest.receive(queue, 1, consumer="ann")
+    answer = rest("DELETE", f"{queue}/messages/{first['messageId']}")
+    assert (answer.status, answer.code) == (409, "message_held") and "ann holds" in answer.value["detail"]
+    assert rest("DELETE", f"{queue}/messages/{second['messageId']}").status == 204
+    assert rest("DELETE", f"{queue}/messages/{second['messageId']}").code == "message_not_found"
+    assert bodies(rest, queue) == ["a"]
+    gone = rest.good("GET", f"{queue}/messages/{second['messageId']}")
+    assert gone["where"].startswith("It was deleted by an operator at ")
+
+
+@pytest.mark.parametrize(
+    ("change", "body", "attributes"),
+    [
+        ({"body": {"n": 2}}, {"n": 2}, {"a": "x", "b": 1}),
+        ({"body": "text"}, "text", {"a": "x", "b": 1}),
+        ({"body": None}, None, {"a": "x", "b": 1}),
+        ({"attributes": {"b": None, "c": 2}}, {"n": 1}, {"a": "x", "c": 2}),
+        ({"body": [1], "attributes": {"a": "y"}}, [1], {"a": "y", "b": 1}),
+    ],
+)
+def test_edit_one_message(rest: Rest, packed: Rest, change: object, body: object, attributes: object) -> None:
+    queue = rest.create()
+    for client in (rest, packed):
+        sent = client.send(queue, {"n": 1}, attributes={"a": "x", "b": 1}, delaySeconds=600)
+        detail = client.good("PATCH", f"{queue}/messages/{sent['messageId']}", change)
+        assert (detail["body"], detail["attributes"], detail["state"]) == (body, attributes, "DELAYED")
+        assert [event["event"] for event in detail["history"]] == ["sent", "edited"]
+
+
+def test_edit_bytes(rest: Rest) -> None:
+    queue = rest.create()
+    sent = rest.send(queue, "a")
+    detail = rest.good("PATCH", f"{queue}/messages/{sent['messageId']}", {"bodyBase64": "AAEC"})
+    assert detail["bodyBase64"] == "AAEC"
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "changes nothing"),
+        ({"body": "a", "bodyBase64": "AAEC"}, "not both"),
+        ({"bodyBase64": "!"}, "base64"),
+        ({"body": ""}, "empty"),
+        ({"body": "x" * 1_100_000}, "larger than"),
+        ({"attributes": {"": "x"}}, "name"),
+        ({"attributes": {"a": True}}, "attributes"),
+        ({"other": 1}, "other"),
+    ],
+)
+def test_edits_that_are_refused(rest: Rest, change: object, says: str) -> None:
+    queue = rest.create()
+    sent = rest.send(queue, "a")
+    answer = rest("PATCH", f"{queue}/messages/{sent['messageId']}", change)
+    assert answer.status in (400, 413) and says in answer.value["detail"], answer
+    assert bodies(rest, queue) == ["a"]
+
+
+def test_retry_ends_a_delay(rest: Rest) -> None:
+    queue = rest.create()
+    sent = rest.send(queue, "later", delaySeconds=600)
+    detail = rest.good("POST", f"{queue}/messages/{sent['messageId']}:retry")
+    assert detail["state"] == "VISIBLE" and [event["event"] for event in detail["history"]] == ["sent", "retried"]
+    (message,) = rest.receive(queue)
+    assert message["body"] == "later"
+    assert rest("POST", f"{queue}/messages/{sent['messageId']}:retry").code == "message_held"
+
+
+def test_retry_returns_a_dead_letter(rest: Rest) -> None:
+    queue, morgue = dead(rest, {"n": 1}, {"n": 2})
+    letters = rest.good("GET", f"{morgue}/messages")["messages"]
+    rest.good("PATCH", f"{morgue}/messages/{letters[0]['messageId']}", {"body": {"n": "corrected"}})
+    detail = rest.good("POST", f"{morgue}/messages/{letters[0]['currentId']}:retry")
+    assert detail["state"] == "DELETED" and "was moved to queue orders at " in detail["where"]
+    (message,) = rest.receive(queue)
+    assert (message["body"], message["receiveCount"]) == ({"n": "corrected"}, 1)
+    assert detail["movedAs"] == message["messageId"]
+    assert bodies(rest, morgue) == [{"n": 2}]
+    rest.good("DELETE", queue)
+    answer = rest("POST", f"{morgue}/messages/{letters[1]['messageId']}:retry")
+    assert answer.code == "invalid_input" and "was deleted" in answer.value["detail"]
+
+
+# --- dead letters in groups -------------------------------------------------------------------------
+
+
+def test_dead_letters_in_groups(rest: Rest, packed: Rest) -> None:
+    queue, morgue = dead(rest, {"n": 1, "s": "a"}, {"n": 2, "s": "b"}, error="KeyError", reason="order 17 'x' missing")
+    rest.send(queue, {"n": 3, "s": "c"})
+    kill(rest, queue, "KeyError", "order 18 'y' missing")
+    rest.send(queue, "text")
+    kill(rest, queue, "KeyError", "order 19 'z' missing")
+    rest.send(queue, {"n": 4, "s": "d"})
+    kill(rest, queue, "Timeout", "slow")
+    for client in (rest, packed):
+        found = client.good("GET", f"{morgue}/dead-letters")
+        assert (found["queue"], found["total"], found["examined"], found["complete"]) == ("morgue", 5, 5, True)
+        assert found["sources"] == ["orders"] and "groupsOmitted" not in found
+        first, *others = found["groups"]
+        assert (first["count"], first["errorClass"], first["sourceQueue"]) == (3, "KeyError", "orders")
+        assert first["shape"] == "object<n: number, s: string>" and first["reason"] == "order 18 'y' missing"
+        assert [example["body"]["n"] for example in first["examples"]] == [3, 2, 1]
+        assert first["firstAtMs"] <= first["lastAtMs"]
+        assert {(group["errorClass"], group["count"], group["shape"]) for group in others} == {
+            ("KeyError", 1, "text"),
+            ("Timeout", 1, "object<n: number, s: string>"),
+        }
+    key = found["groups"][0]["group"]
+    looked = rest.good("POST", f"{morgue}:redrive", {"filter": {"group": key}, "dryRun": True})
+    assert (looked["matched"], looked["examined"]) == (3, 5)
+    job = rest.good("POST", f"{morgue}:redrive", {"filter": {"group": key}, "maxMessagesPerSecond": 1000})
+    wait_for(rest, job)
+    assert len(bodies(rest, queue)) == 3 and len(bodies(rest, morgue)) == 2
+
+
+def test_a_long_example_is_cut(rest: Rest) -> None:
+    _, morgue = dead(rest, {"text": "x" * 5_000}, "short")
+    groups = rest.good("GET", f"{morgue}/dead-letters")["groups"]
+    examples = {example["bodyBytes"]: example for group in groups for example in group["examples"]}
+    assert sorted(examples) == [5, 5_012]
+    long = examples[5_012]
+    assert long["bodyCut"] and long["body"].startswith('{"text": "xxx') and len(long["body"]) == 2_048
+
+
+def test_dead_messages_without_a_dead_letter_queue(rest: Rest) -> None:
+    queue = rest.create(maxReceiveCount=5)
+    rest.send(queue, "dies")
+    kill(rest, queue, "ValueError", "bad")
+    rest.send(queue, "lives")
+    found = rest.good("GET", f"{queue}/dead-letters")
+    assert (found["total"], found["examined"], found["sources"]) == (1, 2, [])
+    (group,) = found["groups"]
+    assert (group["count"], group["sourceQueue"]) == (1, "queue")
+
+
+# --- delete jobs ----------------------------------------------------------------------------------
+
+
+def wait_for(rest: Rest, job: dict[str, object]) -> dict[str, object]:
+    ended: dict[str, object] = {}
+
+    def has_ended() -> bool:
+        rest.server.advance(0.1)
+        ended.update(rest.good("GET", f"/v1/jobs/{job['jobId']}"))
+        return ended["state"] in ("COMPLETED", "CANCELLED", "FAILED")
+
+    wait_until(has_ended)
+    return ended
+
+
+def test_a_job_deletes_messages(rest: Rest) -> None:
+    queue = rest.create()
+    for number in range(20):
+        rest.send(queue, {"n": number, "kind": "odd" if number % 2 else "even"}, delaySeconds=600 if number > 15 else 0)
+    (held, _) = rest.receive(queue, 2)
+    assert held["body"]["n"] == 0
+    chosen = {"bodyContains": "even"}
+    looked = rest.good("POST", f"{queue}:delete-messages", {"filter": chosen, "dryRun": True})
+    assert (looked["kind"], looked["matched"], looked["dryRun"]) == ("delete", 9, True)
+    assert len(bodies(rest, queue)) == 20
+    answer = rest("POST", f"{queue}:delete-messages", {"filter": chosen})
+    assert answer.status == 202 and answer.headers["location"] == f"/v1/jobs/{answer.value['jobId']}"
+    done = wait_for(rest, answer.value)
+    assert (done["kind"], done["state"], done["moved"]) == ("delete", "COMPLETED", 9)
+    left = [body["n"] for body in bodies(rest, queue) if isinstance(body, dict)]
+    assert left == [0, *range(1, 20, 2)], "what is held stays"
+    ids = [message["currentId"] for message in rest.good("GET", f"{queue}/messages?state=VISIBLE")["messages"][:2]]
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"filter": {"messageIds": ids}}))
+    assert done["moved"] == 2
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"all": True, "maxMessages": 3}))
+    assert done["moved"] == 3
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"all": True}))
+    assert len(bodies(rest, queue)) == 2 and rest.stats(queue)["inFlight"] == 2
+    listed = rest.good("GET", f"{queue}/jobs")["jobs"]
+    assert [job["kind"] for job in listed] == ["delete"] * 4
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({}, "Name the messages"),
+        ({"filter": {}}, "Name the messages"),
+        ({"filter": {"bodyContains": "x"}, "all": True}, "Name the messages"),
+        ({"filter": {"nothing": 1}}, "nothing"),
+        ({"all": True, "maxMessagesPerSecond": 0}, "maxMessagesPerSecond"),
+    ],
+)
+def test_delete_jobs_that_are_refused(rest: Rest, spec: object, says: str) -> None:
+    answer = rest("POST", f"{rest.create()}:delete-messages", spec)
+    assert answer.code == "invalid_input" and says in answer.value["detail"]
+
+
+def test_the_jobs_of_all_queues(rest: Rest) -> None:
+    one, two = rest.create("one"), rest.create("two")
+    for queue in (one, two):
+        for number in range(5):
+            rest.send(queue, number)
+    first = rest.good("POST", f"{one}:delete-messages", {"all": True})
+    wait_for(rest, first)
+    second = rest.good("POST", f"{two}:delete-messages", {"all": True, "maxMessagesPerSecond": 1})
+    rest.good("POST", f"/v1/jobs/{second['jobId']}:pause")
+    both = rest.good("GET", "/v1/jobs")
+    assert [job["jobId"] for job in both["jobs"]] == [second["jobId"], first["jobId"]]
+    assert [job["sourceQueue"] for job in both["jobs"]] == ["two", "one"]
+    assert [job["jobId"] for job in rest.good("GET", "/v1/jobs?state=active")["jobs"]] == [second["jobId"]]
+    rest.good("POST", f"/v1/jobs/{second['jobId']}:cancel")
+    assert rest("GET", "/v1/jobs?state=some").code == "invalid_input"
+    other = Rest(rest.server, "999999999999")
+    assert other.good("GET", "/v1/jobs")["jobs"] == [], "of another account"
+    other.close()

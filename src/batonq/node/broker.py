@@ -117,7 +117,7 @@ class Broker(JobControl):
             first_turn=key_hash(settings.node),
             refresh=self.refresh,
         )
-        self.messages = MessageControl(self._spreading.ask, self.peek, self._port)
+        self.messages = MessageControl(self._spreading.ask, self.peek, self._port, self.queue_by_number)
         self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
         self.reports = ReportFiles(settings.reports)

@@ -19,6 +19,8 @@ Age = Annotated[float, Meta(ge=0, le=100_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(min_length=1, max_length=16_384)]
 Most = Annotated[int, Meta(ge=1, le=10**12)]
+DeadLetterGroupKey = Annotated[str, Meta(min_length=1, max_length=64)]
+JobStates = Literal["active", "all"]
 AttributeName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -31,6 +33,7 @@ class RedriveFilter(Given):
     min_age_seconds: Age | None = None
     max_age_seconds: Age | None = None
     body_contains: Text | None = None
+    group: DeadLetterGroupKey | None = None
     message_ids: Annotated[list[MessageId], Meta(min_length=1, max_length=LISTED_MAX)] | None = None
 
 
@@ -61,6 +64,16 @@ class RedriveSpec(Given):
     pause_when_dying_share: Share = 0.5
 
 
+class DeleteSpec(Given):
+    """Which messages to delete. Messages that a consumer holds, or that are being moved, are left."""
+
+    filter: RedriveFilter | None = None
+    all: bool = False
+    max_messages_per_second: Rate = 1_000
+    dry_run: bool = False
+    max_messages: Most | None = None
+
+
 class SampledMessage(Answered, kw_only=True):
     """A message that a dry run matched, as it would be moved."""
 
@@ -79,7 +92,7 @@ class Job(Answered, kw_only=True):
     """A job and its progress. `why` says why it is waiting, paused or failed."""
 
     job_id: str
-    kind: Literal["redrive"]
+    kind: Literal["redrive", "delete"]
     source_queue: str
     target_queue: str | UnsetType = UNSET
     state: Literal["RUNNING", "PAUSED", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"]
@@ -99,6 +112,7 @@ class Job(Answered, kw_only=True):
 
 
 class Jobs(Answered):
-    """The jobs of a queue, newest first."""
+    """Jobs. `complete` is false if some shards did not answer, so that their jobs are missing."""
 
     jobs: list[Job]
+    complete: bool = True

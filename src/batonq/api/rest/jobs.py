@@ -1,15 +1,25 @@
-"""Redrive: operations to move dead letters, and to list, pause, resume and cancel the jobs that move them."""
+"""Jobs: operations to redrive or delete messages, and to list, pause, resume and cancel the jobs that do it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import UNSET
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_from, attributes_of, body_from_value
-from batonq.api.rest.job_shapes import Job, Jobs, RedriveEdit, RedriveFilter, RedriveSpec, SampledMessage
+from batonq.api.rest.job_shapes import (
+    DeleteSpec,
+    Job,
+    Jobs,
+    JobStates,
+    RedriveEdit,
+    RedriveFilter,
+    RedriveSpec,
+    SampledMessage,
+)
+from batonq.api.rest.queues import query
 from batonq.api.rest.receiving import put_body
 from batonq.api.rest.service import Answer, Call, Nothing, find_queue
 from batonq.errors import InvalidInput, QueueDoesNotExist
@@ -36,6 +46,31 @@ async def redrive(call: Call) -> Answer:
             dry_run=given.dry_run,
             max_messages=given.max_messages or 0,
             pause_when_dying_share=given.pause_when_dying_share,
+        ),
+    )
+    headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
+    return Answer(200 if given.dry_run else 202, _shown(call, status), headers)
+
+
+async def delete_messages(call: Call) -> Answer:
+    queue = call.queue()
+    given = call.read(DeleteSpec)
+    _check_size(call, given.filter)
+    chosen = _filter(given.filter)
+    if bool(chosen) == given.all:
+        raise InvalidInput(
+            'Name the messages to delete: a filter with at least one condition, or "all": true for every message.'
+        )
+    status = await call.broker.start_job(
+        queue,
+        Redrive(
+            deletes=True,
+            rate_per_s=given.max_messages_per_second,
+            ramp_s=0.0,
+            filter=chosen,
+            dry_run=given.dry_run,
+            max_messages=given.max_messages or 0,
+            pause_when_dying_share=1.0,
         ),
     )
     headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
@@ -81,6 +116,14 @@ async def list_jobs(call: Call) -> Answer:
     return Answer(200, Jobs([_shown(call, status) for status in await call.broker.jobs(call.queue())]))
 
 
+async def list_all_jobs(call: Call) -> Answer:
+    state = query(call, ("state",)).get("state", "all")
+    if state not in get_args(JobStates):
+        raise InvalidInput(f"state must be one of {', '.join(get_args(JobStates))}.")
+    found, complete = await call.broker.all_jobs(call.caller.account, only_active=state == "active")
+    return Answer(200, Jobs([_shown(call, status) for status in found], complete))
+
+
 async def get_job(call: Call) -> Answer:
     return Answer(200, _shown(call, await call.broker.job(call.caller.account, call.name)))
 
@@ -104,7 +147,7 @@ def _shown(call: Call, status: JobStatus) -> Job:
     binary = call.wanted is MSGPACK
     return Job(
         job_id=status.id,
-        kind="redrive",
+        kind=status.kind,  # type: ignore[arg-type]
         source_queue=status.source,
         target_queue=status.target or UNSET,
         state=status.state,  # type: ignore[arg-type]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from batonq.api.rest.shapes import Answered, Peeked
+from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, AttributeValue, Given, Peeked
 
 
 class MessageEvent(Answered, kw_only=True):
@@ -55,3 +55,37 @@ class MessageDetail(Peeked, kw_only=True):
     history_complete: bool
     history_note: str = ""
     moved_as: str | UnsetType = UNSET
+
+
+class MessageEdit(Given):
+    """Changes of a message: a new body, and attributes to set or, with the value null, to remove."""
+
+    body: Any = UNSET
+    body_base64: str | None = None
+    attributes: Annotated[dict[str, AttributeValue | None], Meta(max_length=ATTRIBUTES_MAX)] | None = None
+
+
+class DeadLetterGroup(Answered, kw_only=True):
+    """Dead letters that failed in the same way: same error, same source queue, bodies of the same shape."""
+
+    group: str
+    error_class: str
+    reason: str
+    shape: str
+    source_queue: str
+    count: int
+    first_at_ms: int
+    last_at_ms: int
+    examples: list[Peeked]
+
+
+class DeadLetters(Answered, kw_only=True):
+    """The newest dead letters of a queue in groups, the largest group first."""
+
+    queue: str
+    total: int
+    examined: int
+    complete: bool
+    sources: list[str]
+    groups: list[DeadLetterGroup]
+    groups_omitted: int = 0

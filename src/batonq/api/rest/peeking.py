@@ -46,7 +46,7 @@ async def peek(call: Call) -> Answer:
         after, complete = page.after, page.complete
         examined += page.examined
         for message in page.messages:
-            found.append(_shown(Peeked, message, situation, binary=binary))
+            found.append(shown(Peeked, message, situation, binary=binary))
             size += len(message.body)
             if binary and size // TURN_BYTES > (size - len(message.body)) // TURN_BYTES:
                 await asyncio.sleep(0)
@@ -78,7 +78,7 @@ async def get_message(call: Call) -> Answer:
 async def detail_of(call: Call, queue: node.Queue, found: MessageFound) -> MessageDetail:
     situation = await call.broker.situation(queue)
     current = parse_message_id(found.peeked.current_id)
-    detail = _shown(
+    detail = shown(
         MessageDetail,
         found.peeked,
         situation,
@@ -136,7 +136,7 @@ def _where(detail: MessageDetail, found: MessageFound, situation: Situation) -> 
     )
 
 
-def _shown(shape: type[P], peeked: node.Peeked, situation: Situation, *, binary: bool, **more: Any) -> P:
+def shown(shape: type[P], peeked: node.Peeked, situation: Situation, *, binary: bool, **more: Any) -> P:
     view = peeked.view
     timed = view.state in (State.DELAYED, State.IN_FLIGHT)
     message = shape(
@@ -148,7 +148,8 @@ def _shown(shape: type[P], peeked: node.Peeked, situation: Situation, *, binary:
         until_ms=view.until_ms if timed else 0,
         holder=view.holder,
         receive_count=view.receive_count,
-        body_bytes=len(peeked.body),
+        body_bytes=len(peeked.body) + peeked.cut_bytes,
+        body_cut=peeked.cut_bytes > 0,
         message_group_id=peeked.group,
         deduplication_key=peeked.dedup_id,
         priority=view.priority,

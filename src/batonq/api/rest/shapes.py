@@ -343,6 +343,7 @@ class Peeked(Answered, kw_only=True):
     body: Any = UNSET
     body_base64: str | UnsetType = UNSET
     body_bytes: int
+    body_cut: bool = False
     attributes: dict[str, Any] | UnsetType = UNSET
     message_group_id: str = ""
     deduplication_key: str = ""

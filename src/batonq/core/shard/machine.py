@@ -169,6 +169,7 @@ class Shard:
         self.holds_moved = views.holds_moved
         self.is_used = views.is_used
         self.last_record = views.last_record
+        self.newest = views.newest
         self.next_in_queue = views.next_in_queue
         self.numbers_from = views.numbers_from
         self.queue_name = views.queue_name

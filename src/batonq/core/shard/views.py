@@ -73,6 +73,16 @@ class Views:
         """The slot of the message that arrived next in the same queue, or NIL."""
         return self.columns.queue_next[slot]
 
+    def newest(self, number: int, limit: int) -> list[tuple[int, int]]:
+        """Slot and sequence of the newest messages of a queue, the newest first."""
+        columns = self.columns
+        slot = self.messages.queue_state(number).tail
+        found: list[tuple[int, int]] = []
+        while slot != NIL and len(found) < limit:
+            found.append((slot, columns.sequence[slot]))
+            slot = columns.queue_previous[slot]
+        return found
+
     def last_record(self, slot: int) -> int:
         """The position of the last record of the message in a slot. Each record names the one before it."""
         return self.columns.last[slot]

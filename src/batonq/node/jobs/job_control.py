@@ -1,4 +1,4 @@
-"""Redrive jobs for the front doors: start, inspect, pause, resume and cancel them.
+"""Jobs for the front doors, which redrive or delete messages: start, inspect, pause, resume and cancel them.
 
 SQS's message move tasks are the same jobs, without a filter and within SQS's limits.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from batonq.attribute_formats.arns import parse_queue_arn, queue_arn
-from batonq.core.commands import Job
+from batonq.core.commands import Counters, Job
 from batonq.core.shard.state.job_book import ACTIVE
 from batonq.core.spread import divided
 from batonq.errors import BatonError, InvalidInput, JobNotFound
@@ -23,6 +23,8 @@ from batonq.node.jobs.redrive_scan import Sample
 from batonq.node.routing.ports import JobView, ShardPort
 from batonq.node.settings import Settings
 
+REDRIVE, DELETE = "redrive", "delete"  # kinds of jobs
+JOBS_MAX = 1_000  # listed over all queues
 RATE_DEFAULT_PER_S = 10
 RAMP_FROM_PER_S = 100  # faster jobs start slowly unless the request says otherwise
 RAMP_DEFAULT_S = 10.0
@@ -32,7 +34,11 @@ DYING_SHARE_DEFAULT = 0.5
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Redrive:
-    """What to move, where to, and how fast. Filter and edit are as in the REST API; see redrive_filter.py."""
+    """What to move, where to, and how fast; or what to delete. Filter and edit are as in the REST API; see
+    redrive_filter.py.
+    """
+
+    deletes: bool = False  # delete the messages instead of moving them
 
     target: Queue | None = None  # None: each message to its source queue, or back to the same queue if it died there
     rate_per_s: int = RATE_DEFAULT_PER_S
@@ -66,7 +72,7 @@ class JobStatus(NamedTuple):
     max_messages: int = 0
     dry_run: bool = False
     sample: Sequence[Sample] = ()
-    kind: str = "redrive"
+    kind: str = "redrive"  # redrive, delete
 
 
 class JobControl(Control):
@@ -124,7 +130,7 @@ class JobControl(Control):
         else:
             listed = None
             counted = await asyncio.gather(*(port.counters(source.number) for port in ports.values()))
-            weights = [part.dead if job.only_dead else part.visible + part.dead for part in counted]
+            weights = [_to_examine(job, part) for part in counted]
         bytes_max = (redrive.target or source).message_bytes_max
         whole = sum(weights)
         parts: dict[int, Job] = {}
@@ -136,7 +142,7 @@ class JobControl(Control):
             elsewhere = listed.elsewhere if listed is not None and not parts else 0
             parts[shard] = replace(
                 job,
-                selection=encode_pick(redrive.filter, redrive.edit, bytes_max, sequences),
+                selection=encode_pick(redrive.filter, redrive.edit, bytes_max, sequences, deletes=redrive.deletes),
                 listed=len(sequences) + elsewhere if sequences is not None else 0,
                 examined=elsewhere,
                 not_found=elsewhere,
@@ -150,7 +156,7 @@ class JobControl(Control):
         target = redrive.target
         if not 1 <= redrive.rate_per_s <= highest:
             raise InvalidInput(
-                f"The rate of a redrive must be 1 to {highest} messages per second, not {redrive.rate_per_s}."
+                f"The rate of a job must be 1 to {highest} messages per second, not {redrive.rate_per_s}."
             )
         if redrive.ramp_s is not None and not 0 <= redrive.ramp_s <= RAMP_MAX_S:
             raise InvalidInput(f"The ramp of a redrive must be 0 to {RAMP_MAX_S:.0f} seconds long.")
@@ -158,7 +164,7 @@ class JobControl(Control):
             raise InvalidInput("The failure share at which a redrive pauses must be a number from 0 to 1.")
         if redrive.max_messages < 0:
             raise InvalidInput("The maximum number of messages of a redrive cannot be negative; 0 means all.")
-        only_dead = not self.dead_letter_sources(source)
+        only_dead = not redrive.deletes and not self.dead_letter_sources(source)
         if only_dead and not await self.can_move_from(source):
             raise InvalidInput(
                 f"Queue {source.name} is not a dead-letter queue and has no dead messages, so there is nothing to "
@@ -189,6 +195,7 @@ class JobControl(Control):
             only_dead=only_dead,
             ramp_ms=round(ramp_s * 1000),
             pause_share=redrive.pause_when_dying_share,
+            kind=DELETE if redrive.deletes else REDRIVE,
         )
 
     def _status(self, view: JobView) -> JobStatus:
@@ -210,6 +217,7 @@ class JobControl(Control):
             died_again=job.died_again,
             not_found=job.not_found,
             max_messages=job.max_messages,
+            kind=job.kind,
         )
 
     def _queue_name(self, number: int) -> str:
@@ -223,8 +231,8 @@ class JobControl(Control):
         parts = [(port, view) for port, view in zip(ports, views, strict=True) if isinstance(view, JobView)]
         if parts:
             job = parts[0][1].job
-            name, queue = parse_queue_arn(job.source_arn), self.queue_by_number(job.source)
-            if account not in (name.account if name else None, queue.account if queue else None):
+            queue = self.queue_by_number(job.source)
+            if not self._belongs(job, account):
                 raise JobNotFound
             if queue is None or len(queue.shards) == 1:
                 return parts
@@ -252,6 +260,30 @@ class JobControl(Control):
             for view in views:
                 parts.setdefault(view.job.id, []).append(view)
         return sorted(map(merged, parts.values()), key=lambda view: view.job.started_ms, reverse=True)
+
+    async def all_jobs(self, account: str, *, only_active: bool) -> tuple[list[JobStatus], bool]:
+        """The jobs of all queues of an account, active ones first, then newest first; and whether all shards answered.
+
+        The number is limited.
+        """
+        ports = [self._port(shard) for shard in sorted(self._catalog.current().shards)]
+        told = await asyncio.gather(*(port.all_jobs(only_active) for port in ports), return_exceptions=True)
+        parts: dict[str, list[JobView]] = {}
+        for views in told:
+            if isinstance(views, BaseException):
+                if not isinstance(views, BatonError):
+                    raise views
+                continue
+            for view in views:
+                if self._belongs(view.job, account):
+                    parts.setdefault(view.job.id, []).append(view)
+        found = [self._status(merged(views)) for views in parts.values()]
+        found.sort(key=lambda status: (status.state not in ACTIVE, -status.started_ms, status.id))
+        return found[:JOBS_MAX], not any(isinstance(views, BaseException) for views in told)
+
+    def _belongs(self, job: Job, account: str) -> bool:
+        name, queue = parse_queue_arn(job.source_arn), self.queue_by_number(job.source)
+        return account in (name.account if name else None, queue.account if queue else None)
 
     async def cancel_job(self, account: str, job_id: str) -> JobStatus:
         """Cancel a job. Messages already on their way arrive; the rest stays."""
@@ -296,6 +328,13 @@ class JobControl(Control):
         """The jobs of a queue as SQS's move tasks, newest first. SQS has no pause: a paused job is shown as running."""
         jobs = [view.job for view in await self._all_jobs(source)]
         return [replace(job, state="RUNNING") if job.state == "PAUSED" else job for job in jobs]
+
+
+def _to_examine(job: Job, counters: Counters) -> int:
+    """How many messages of a shard a job will probably have to do with."""
+    if job.only_dead:
+        return counters.dead
+    return counters.visible + counters.dead + (counters.delayed if job.kind == DELETE else 0)
 
 
 # The state of a job is that of its least advanced part.

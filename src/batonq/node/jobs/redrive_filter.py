@@ -22,6 +22,7 @@ from batonq.core.payload import Attribute, Content, Lineage, Payload, decode_att
 from batonq.errors import InvalidInput
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.jobs.id_list import pack, unpack
+from batonq.node.messages.dead_letter_traits import last_error, traits_of
 
 NAME_LENGTH_MAX = 256
 TEXT_BYTES_MAX = 65_536
@@ -29,7 +30,7 @@ ENTRIES_MAX = 50
 SELECTION_BYTES_MAX = 64 * 1024  # of a filter and an edit: each step of a job writes both to the log again
 PICKS_MAX = 64  # filters and edits that are cached in decoded form
 PICK_LENGTH_MAX = 256 * 1024  # and the maximum length of each
-_KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
+_KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains", "group")
 _FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
 _EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
 _BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
@@ -57,6 +58,7 @@ class Pick:
     age_min_ms: int = 0
     age_max_ms: int = 0  # 0: any
     body: bytes = b""  # text that the message's body must contain
+    group: str = ""  # key of a group of dead letters, see messages/dead_letter_traits.py
     sequences: array[int] | None = None  # only these messages, in order; None: any
     set_attributes: tuple[Attribute, ...] = ()
     remove_attributes: frozenset[str] = frozenset()
@@ -68,7 +70,13 @@ class Pick:
     def reads(self) -> bool:
         """Whether the decision needs more than the message's position."""
         return bool(
-            self.attributes or self.error_class or self.reason or self.age_min_ms or self.age_max_ms or self.body
+            self.attributes
+            or self.error_class
+            or self.reason
+            or self.age_min_ms
+            or self.age_max_ms
+            or self.body
+            or self.group
         )
 
     @property
@@ -80,13 +88,12 @@ class Pick:
         if age_ms < self.age_min_ms or (self.age_max_ms and age_ms > self.age_max_ms):
             return False
         if self.error_class or self.reason:
-            past = Lineage.decode(payload.lineage)
-            here = failure is not None and (failure.error_class or failure.reason)
-            error_class = failure.error_class if failure is not None and here else past.error_class
-            reason = failure.reason if failure is not None and here else past.reason
+            error_class, reason = last_error(Lineage.decode(payload.lineage), failure)
             if (self.error_class and error_class != self.error_class) or self.reason not in reason:
                 return False
         if self.body and self.body not in payload.body:
+            return False
+        if self.group and self.group != traits_of(payload, failure).key:
             return False
         if not self.attributes:
             return True
@@ -124,14 +131,19 @@ class Pick:
 
 
 def encode_pick(
-    filter_: Mapping[str, Any] | None, edit: Mapping[str, Any] | None, bytes_max: int, listed: array[int] | None = None
+    filter_: Mapping[str, Any] | None,
+    edit: Mapping[str, Any] | None,
+    bytes_max: int,
+    listed: array[int] | None = None,
+    *,
+    deletes: bool = False,
 ) -> str:
     """Check a request's filter and edit, and encode them as a job stores them. Empty: there is neither.
 
-    `listed` has the sequences of the messages that the filter's `messageIds` name.
+    `listed` has the sequences of the messages that the filter's `messageIds` name. `deletes`: the job deletes messages.
     """
     filter_, edit = dict(filter_ or {}), edit or {}
-    if not filter_ and not edit:
+    if not filter_ and not edit and not deletes:
         return ""
     _only(filter_, _FILTER_FIELDS, "filter")
     filter_.pop("messageIds", None)
@@ -140,6 +152,8 @@ def encode_pick(
     if listed is not None:
         # Inside the filter: a release that does not know it must not take every message.
         filter_["listed"] = pack(listed)
+    if deletes:
+        filter_["deletes"] = True  # for the same reason: an older release must not move the messages
     text = _as_text(filter_, edit, bytes_max)
     decode_pick(text)
     return text
@@ -168,7 +182,7 @@ def decode_pick(text: str) -> Pick:
 def _decode_pick(text: str) -> Pick:
     values: dict[str, Any] = json.loads(text) if text else {"filter": {}, "edit": {}, "bytesMax": 1 << 20}
     filter_, edit = values["filter"], values["edit"]
-    _only(filter_, (*_KEPT_FIELDS, "listed"), "filter")
+    _only(filter_, (*_KEPT_FIELDS, "listed", "deletes"), "filter")
     _only(edit, _EDIT_FIELDS, "edit")
     if sum(name in edit for name in _BODY_FIELDS) > 1:
         raise InvalidInput("The edit of a redrive can have only one of replaceBody, replaceBodyBase64 and replaceText.")
@@ -184,6 +198,7 @@ def _decode_pick(text: str) -> Pick:
         age_min_ms=_milliseconds(filter_, "minAgeSeconds"),
         age_max_ms=_milliseconds(filter_, "maxAgeSeconds"),
         body=_text(filter_, "bodyContains").encode(),
+        group=_text(filter_, "group"),
         sequences=unpack(filter_["listed"]) if "listed" in filter_ else None,
         set_attributes=tuple(_attribute(name, value) for name, value in _entries(edit, "setAttributes")),
         remove_attributes=frozenset(_texts(edit, "removeAttributes")),

@@ -1,16 +1,24 @@
-"""Single messages for the front doors: finds a message by its id, wherever its queue's shards are served."""
+"""Single messages for the front doors: finds a message by its id, wherever its queue's shards are served, and deletes,
+edits or retries it. Groups dead letters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from batonq.core.ids import parse_message_id
 from batonq.core.records import State
-from batonq.errors import BatonError, MessageNotFound
+from batonq.core.shard.commands.operator import Destination
+from batonq.errors import BatonError, InvalidInput, MessageGone, MessageNotFound
 from batonq.node.catalog.queue_control import Queue
+from batonq.node.jobs.redrive_filter import encode_pick
+from batonq.node.messages.dead_letter_groups import EXAMINED_MAX as DEAD_LETTERS_MAX
+from batonq.node.messages.dead_letter_groups import DeadLetters, merged
 from batonq.node.messages.message_history import MessageFound
-from batonq.node.messages.peek import PeekFilter, PeekPage
+from batonq.node.messages.peek import ANY_MESSAGE, PeekFilter, PeekPage
 from batonq.node.routing.ports import ShardPort
 
 T = TypeVar("T")
@@ -29,7 +37,14 @@ class Peek(Protocol):
 
 
 class MessageControl:
-    def __init__(self, ask: Ask, peek: Peek, port: Callable[[int], ShardPort]) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        peek: Peek,
+        port: Callable[[int], ShardPort],
+        queue_by_number: Callable[[int], Queue | None],
+    ) -> None:
+        self._queue_by_number = queue_by_number
         self._ask = ask
         self._peek = peek
         self._port = port
@@ -56,6 +71,64 @@ class MessageControl:
     async def _at(self, queue: Queue, shard: int, sequence: int) -> MessageFound | None:
         return await self._ask(queue, shard, lambda port: port.message(queue.number, sequence))
 
+    async def delete(self, queue: Queue, message: str) -> None:
+        """Raises MessageNotFound, MessageHeld."""
+        await self._act(queue, message, lambda port, sequence: port.delete_message(queue.number, sequence))
+
+    async def edit(self, queue: Queue, message: str, edit: Mapping[str, Any]) -> None:
+        """Change a message; `edit` is as for a redrive. Raises MessageNotFound, MessageHeld, InvalidInput."""
+        text = encode_pick(None, edit, queue.message_bytes_max)
+        if not text:
+            raise InvalidInput("The request changes nothing. Name a new body, or attributes to set or to remove.")
+        await self._act(queue, message, lambda port, sequence: port.edit_message(queue.number, sequence, text))
+
+    async def retry(self, queue: Queue, message: str) -> None:
+        """Let a message be delivered now: its delay ends, or, if it is a dead letter, it returns to its source queue.
+
+        Raises MessageNotFound, MessageHeld, JobConflict, InvalidInput, OverLimit.
+        """
+
+        async def retry(port: ShardPort, sequence: int) -> None:
+            page = await port.peek(queue.number, sequence - 1, 1, ANY_MESSAGE, 1)
+            if not page.messages or place_of(queue, page.messages[0].current_id)[1] != sequence:
+                raise MessageGone
+            to = self._source_of(page.messages[0].view.origin)
+            await port.retry_message(queue.number, sequence, to)
+
+        await self._act(queue, message, retry)
+
+    def _source_of(self, origin: int) -> Destination | None:
+        if not origin:
+            return None
+        source = self._queue_by_number(origin & 0xFFFFFFFF)
+        if source is None:
+            raise InvalidInput(
+                "The queue that this dead letter came from was deleted. Redrive the message to another queue."
+            )
+        return Destination(source.number, source.shard, source.link.spread)
+
+    async def _act(self, queue: Queue, message: str, act: Callable[[ShardPort, int], Awaitable[None]]) -> None:
+        """Do something to a message that is named by its current id, or by the id with which it was sent."""
+        shard, sequence = place_of(queue, message)
+        if shard in queue.shards:
+            with suppress(MessageGone):
+                return await self._ask(queue, shard, lambda port: act(port, sequence))
+        page = await self._peek(queue, 0, 1, PeekFilter(original_id=message))
+        for moved in page.messages:
+            at, current = place_of(queue, moved.current_id)
+            with suppress(MessageGone):
+                return await self._ask(queue, at, partial(_at, act, current))
+        raise MessageNotFound(f"Queue {queue.name} does not have the message {message}.")
+
+    async def dead_letters(self, queue: Queue, only_dead: bool) -> DeadLetters:
+        """Groups of the newest dead letters of a queue."""
+        examine_max = max(1, DEAD_LETTERS_MAX // len(queue.shards))
+        parts = [
+            await self._ask(queue, shard, lambda port: port.dead_letters(queue.number, only_dead, examine_max))
+            for shard in queue.shards
+        ]
+        return merged(parts) if len(parts) > 1 else parts[0]
+
     async def _with_earlier_places(self, found: MessageFound) -> MessageFound:
         """Add the events of the shards that the message came from."""
         oldest = found
@@ -76,6 +149,10 @@ class MessageControl:
             note = found.note or before.note
             found = found._replace(events=[*before.events, *found.events], complete=before.complete, note=note)
         return found
+
+
+async def _at(act: Callable[[ShardPort, int], Awaitable[None]], sequence: int, port: ShardPort) -> None:
+    await act(port, sequence)
 
 
 def place_of(queue: Queue, message: str) -> tuple[int, int]:

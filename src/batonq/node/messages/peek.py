@@ -50,6 +50,7 @@ class Peeked(NamedTuple):
     problem: str  # why body and attributes could not be read; else empty
     content: int = 0  # type of the body, see core/payload.py
     current_id: str = ""  # the id of its current place; `message_id` is the id with which it was sent
+    cut_bytes: int = 0  # bytes of the body that were cut off
 
 
 class PeekFilter(NamedTuple):
@@ -120,7 +121,7 @@ async def look(
             after, slot, sequence = view.sequence, view.slot, view.sequence
             if not wanted.admits(view):
                 continue
-            await _warm(host, view)
+            await warm(host, view)
             peeked = _read(host, view)
             turn_bytes += view.length
             read_bytes += view.length
@@ -143,7 +144,7 @@ async def look(
 
 async def read_view(host: ShardHost, view: MessageView) -> Peeked:
     """The content of a message whose state is committed."""
-    await _warm(host, view)
+    await warm(host, view)
     return _read(host, view)
 
 
@@ -165,7 +166,7 @@ def _is_last(host: ShardHost, view: MessageView) -> bool:
     return shard.has(view.slot, view.sequence) and shard.next_in_queue(view.slot) == NIL
 
 
-async def _warm(host: ShardHost, view: MessageView) -> None:
+async def warm(host: ShardHost, view: MessageView) -> None:
     """Load the frame of a message that is only on the disk, so that other requests need not wait for it."""
     number = view.position >> 16
     if host.log.is_cold(number):

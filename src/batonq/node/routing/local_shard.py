@@ -7,9 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
+from batonq.core.shard.commands.operator import Destination
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
 from batonq.node.jobs.redrive_scan import Sample, examine_all
+from batonq.node.messages import operator_actions
+from batonq.node.messages.dead_letter_groups import DeadLetters, group_dead_letters
 from batonq.node.messages.message_history import MessageFound, find_with_history
 from batonq.node.messages.peek import Peeked, PeekFilter, PeekPage, look
 from batonq.node.messages.received import Deliveries, Delivery, Received
@@ -18,6 +21,8 @@ from batonq.node.routing.submission import Done, Waiting, client_error, tell
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
 from batonq.node.tasks import Tasks
+
+JOBS_MAX = 1_000  # listed over all queues
 
 
 class LocalShard:
@@ -146,6 +151,23 @@ class LocalShard:
             return None
         return found._replace(peeked=_numbered(found.peeked, host.shard.numbers_from(queue)))
 
+    async def delete_message(self, queue: int, sequence: int) -> None:
+        await operator_actions.delete_message(self._host(), queue, sequence)
+
+    async def edit_message(self, queue: int, sequence: int, edit: str) -> None:
+        await operator_actions.edit_message(self._host(), queue, sequence, edit)
+
+    async def retry_message(self, queue: int, sequence: int, to: Destination | None) -> None:
+        await operator_actions.retry_message(self._host(), queue, sequence, to)
+
+    async def dead_letters(self, queue: int, only_dead: bool, examine_max: int) -> DeadLetters:
+        host = self._host()
+        found = await group_dead_letters(host, queue, only_dead, examine_max)
+        numbers_from = host.shard.numbers_from(queue)
+        for group in found.groups:
+            group.examples = [_numbered(example, numbers_from) for example in group.examples]
+        return found
+
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)
 
@@ -186,6 +208,16 @@ class LocalShard:
         host = self._host()
         jobs = [replace(job) for job in host.shard.jobs.values() if job.source == queue]
         views = [_seen(host, job) for job in sorted(jobs, key=lambda job: job.started_ms, reverse=True)]
+        await committed(host)
+        return views
+
+    async def all_jobs(self, only_active: bool) -> list[JobView]:
+        host = self._host()
+        book = host.shard.jobs
+        active = [book[job_id] for job_id in book.active]
+        ended = [] if only_active else [job for job in book.values() if job.id not in book.active]
+        listed = [*active, *ended[: -JOBS_MAX - 1 : -1]][:JOBS_MAX]
+        views = [_seen(host, job) for job in sorted(listed, key=lambda job: job.started_ms, reverse=True)]
         await committed(host)
         return views
 

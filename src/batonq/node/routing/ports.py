@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from batonq.core.commands import Arrival, Command, Counters, Job
+from batonq.core.shard.commands.operator import Destination
 from batonq.core.spread import Hint
 from batonq.node.jobs.redrive_scan import Sample
+from batonq.node.messages.dead_letter_groups import DeadLetters
 from batonq.node.messages.message_history import MessageFound
 from batonq.node.messages.peek import PeekFilter, PeekPage
 from batonq.node.messages.received import Delivery
@@ -60,6 +62,18 @@ class ShardOperations(Protocol):
     async def message(self, queue: int, sequence: int) -> MessageFound | None:
         """The message of a queue with this sequence and its history, as far as the log is retained."""
 
+    async def delete_message(self, queue: int, sequence: int) -> None:
+        """Delete a message that nobody holds. Raises MessageGone, MessageHeld."""
+
+    async def edit_message(self, queue: int, sequence: int, edit: str) -> None:
+        """Change a message that nobody holds; `edit` is as redrive_filter.py encodes it."""
+
+    async def retry_message(self, queue: int, sequence: int, to: Destination | None) -> None:
+        """Let a message be delivered now, in its own queue or in another one; see core/shard/commands/operator.py."""
+
+    async def dead_letters(self, queue: int, only_dead: bool, examine_max: int) -> DeadLetters:
+        """Groups of the newest dead letters; `only_dead`: the queue is not a dead-letter queue."""
+
     async def reach(self, queue: int, version: int) -> None:
         """Return when the shard has applied, and committed, the catalog's changes up to this version.
 
@@ -84,6 +98,9 @@ class ShardOperations(Protocol):
 
     async def jobs(self, queue: int) -> list[JobView]:
         """The jobs of a queue, newest first."""
+
+    async def all_jobs(self, only_active: bool) -> list[JobView]:
+        """The jobs of all queues, newest first, up to a number."""
 
     async def job(self, job_id: str) -> JobView | None: ...
 

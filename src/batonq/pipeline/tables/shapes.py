@@ -1,7 +1,8 @@
 """The shape of a body: its structure without its values, so that bodies of one kind look the same.
 
 JSON becomes its sorted keys with the types of their values, an array the type of its elements. Other text loses its
-numbers, ids and hexadecimal digits. Spark's own functions do all of it: no body passes through Python.
+numbers, ids and hexadecimal digits. Spark's own functions do all of it: no body passes through Python. The server has
+the same shapes (core/body_shape.py).
 """
 
 from __future__ import annotations
@@ -9,12 +10,9 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-SHAPE_MAX = 400  # characters
-DEPTH_MAX = 4  # nested objects and arrays
-TEXT_MAX = 120  # characters of the shape of a text that is not JSON
-TEXT_READ_MAX = 2_000  # characters of such a text that are examined
-SHOWN_MAX = 300  # of a body that is shown as an example
-CUT = "…"
+from batonq.core.body_shape import CUT, DEPTH_MAX, SHAPE_MAX, TEXT_MAX, TEXT_READ_MAX, VARYING
+
+SHOWN_MAX = 300  # characters of a body that is shown as an example
 
 # Spark's type names, and ours, where a type can occur.
 _BEFORE, _AFTER = "(?<=^|: |<)", "(?=[,>]|$)"
@@ -26,13 +24,6 @@ _TYPES = (
     (_BEFORE + "BOOLEAN" + _AFTER, "boolean"),
     (_BEFORE + "VOID" + _AFTER, "null"),
     (_BEFORE + "VARIANT" + _AFTER, "any"),
-)
-# Variable parts of a text, and their placeholders. In this order: an id is more than its digits.
-VARYING = (
-    (r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", "<id>"),
-    (r"\b(?=[0-9a-fA-F]*[0-9])(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,}\b", "<hex>"),
-    (r"[0-9]+(?:[.,:][0-9]+)*", "<n>"),
-    (r"\s+", " "),
 )
 
 
