@@ -14,8 +14,7 @@ from batonq.errors import Unavailable
 from batonq.node.alarms.verdict import judge
 from batonq.node.clock import duration
 from batonq.node.events import JsonFormatter, TextFormatter, TracebackLimit
-from batonq.node.monitoring import metrics
-from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
+from batonq.node.monitoring.overview import QueueReading, ShardReading
 from batonq.node.operations.pages import Asked, Pages
 from batonq.node.shard_host.group_commit import CommitStatistics
 from tests.node.nodes import ACCOUNT, Faults, open_node, send
@@ -48,22 +47,6 @@ def statistics() -> CommitStatistics:
 )
 def test_durations_are_short(ms: int, text: str) -> None:
     assert duration(ms) == text
-
-
-# --- metrics ----------------------------------------------------------------------------------
-
-
-def test_metrics_have_help_type_and_plain_numbers() -> None:
-    overview = Overview(NOW_MS, [queue("orders", visible=3, sent=5, oldest_sent_ms=NOW_MS - 1_500)], [shard()])
-    lines = metrics.render(overview).decode().splitlines()
-    assert f'baton_queue_messages{{account="{ACCOUNT}",queue="orders",state="visible"}} 3' in lines
-    assert f'baton_queue_sent_total{{account="{ACCOUNT}",queue="orders"}} 5' in lines
-    assert f'baton_queue_oldest_seconds{{account="{ACCOUNT}",queue="orders"}} 1.500000' in lines
-    assert 'baton_commit_seconds_total{shard="0"} 0.250000' in lines
-    assert 'baton_shard_up{shard="0"} 1' in lines
-    assert lines.count("# TYPE baton_queue_messages gauge") == 1
-    names = {metric.name for metric in metrics.ALL}
-    assert {line.split("{")[0].split(" ")[0] for line in lines if not line.startswith("#")} <= names
 
 
 # --- events -----------------------------------------------------------------------------------

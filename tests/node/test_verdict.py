@@ -9,7 +9,7 @@ import pytest
 from batonq.node.alarms.book import Alarm
 from batonq.node.alarms.verdict import PROBLEMS_MAX, judge, queue_level
 from batonq.node.monitoring.overview import Overview
-from batonq.node.monitoring.rates import Rates
+from batonq.node.monitoring.sampler import Rates
 from tests.node.nodes import ACCOUNT
 from tests.node.test_pages import NOW_MS, counters, queue, shard
 

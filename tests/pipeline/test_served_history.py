@@ -14,7 +14,6 @@ from batonq.api.rest.history import CONTENT_TYPE
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame, parse
-from batonq.node.monitoring import metrics
 from batonq.node.operations.history import TooFast, check
 from batonq.pipeline.events.decode import Decoder
 from tests.pipeline.conftest import small
@@ -184,7 +183,7 @@ def test_the_rate_is_bounded(tmp_path: Path) -> None:
         refused = rest("GET", "/v1/history/0")
         assert (refused.status, refused.code) == (429, "over_limit")
         assert 2 <= int(refused.headers["retry-after"]) <= 6
-        text = metrics.render(server.run(server.node.overview)).decode()
+        text = server.run(server.node.metrics.text).decode()
         assert f"baton_history_bytes_total {len(answer.body)}\n" in text
         assert "baton_history_limited_total 1\n" in text and "baton_history_readers 0\n" in text
         assert rest.good("GET", f"{queue}/stats")["visible"] == 50

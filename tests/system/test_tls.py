@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -24,6 +25,8 @@ from batonq.certificates import check_reached, client_context, pinned_context, s
 from batonq.cli.tls import Certificate, load
 from batonq.errors import InvalidInput
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.monitoring.exposition import one
+from batonq.node.monitoring.metrics import CERTIFICATE_EXPIRY
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from batonq.pipeline.reading.remote import RemoteHistory
@@ -206,6 +209,7 @@ class Looked:
         self.settings = settings
         self.now_s = time.time()
         self.alarms = AlarmBook(lambda: int(self.now_s * 1000), 10)
+        self.metrics = SimpleNamespace(sources=[])
 
     def time_s(self) -> float:
         return self.now_s
@@ -224,6 +228,8 @@ def test_files_that_change_are_taken_and_an_alarm_tells_of_the_end(tmp_path: Pat
         await server.start("127.0.0.1", 0, ssl=served.context)
         certificate = Certificate(cast(Node, node), server, served)
         assert not node.alarms.active()
+        (told,) = node.metrics.sources
+        assert told() == [one(CERTIFICATE_EXPIRY, served.expires_s)]
         for days, severity in ((17, "warning"), (21, "critical")):  # of 21, of which one has passed
             node.now_s = time.time() + days * 86_400
             certificate._watch()
@@ -235,6 +241,8 @@ def test_files_that_change_are_taken_and_an_alarm_tells_of_the_end(tmp_path: Pat
         assert certificate._reloading is not None
         await certificate._reloading
         assert not node.alarms.active()
+        (family,) = told()
+        assert family.samples[0][1] > served.expires_s, "of the certificate that is served now"
         shown = await asyncio.to_thread(serial_shown, server.port)
         assert shown == other.certificate.read_text() == (tmp_path / "certificate.pem").read_text()
         certificate.close()

@@ -7,9 +7,11 @@ answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
 from batonq.api.http import Request
+from batonq.node.monitoring.histogram import Histogram
 from batonq.node.routing.submission import awaited
 
 Outcome = TypeVar("Outcome")
@@ -46,7 +48,7 @@ class StartedOperation(Generic[Outcome, Written]):
     first, and the operation is started again, once.
     """
 
-    __slots__ = ("_application", "_is_last", "_reply", "_start", "_undo", "_write", "request")
+    __slots__ = ("_application", "_began_s", "_is_last", "_reply", "_start", "_timer", "_undo", "_write", "request")
 
     def __init__(
         self,
@@ -55,7 +57,10 @@ class StartedOperation(Generic[Outcome, Written]):
         start: Callable[[Finish[Outcome]], None],
         write: Callable[[Outcome], Written],
         reply: Callable[[Written], bool],
+        timer: Histogram | None = None,
     ) -> None:
+        self._timer = timer  # counts how long it takes until the answer is written
+        self._began_s = perf_counter()
         self._application = application
         self._start = start
         self._write = write
@@ -81,6 +86,8 @@ class StartedOperation(Generic[Outcome, Written]):
         except Exception as problem:
             self.release()
             answer = self._write(self._application.error_of(problem, self.request))
+        if self._timer is not None:
+            self._timer.observe(perf_counter() - self._began_s)
         if not self._reply(answer):
             self.release()
 

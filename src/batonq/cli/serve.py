@@ -10,12 +10,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 from batonq import __version__
 from batonq.api.cloudwatch import CloudWatchApp, NodeHistory
+from batonq.api.front_metrics import front_metrics
 from batonq.api.http import (
     CredentialGate,
     Gate,
@@ -39,6 +40,7 @@ from batonq.node import events
 from batonq.node.cluster.node import ClusterNode, read_secret
 from batonq.node.cluster.peers import PREFIX, SIGNATURE_HEADER
 from batonq.node.monitoring import metrics
+from batonq.node.monitoring.exposition import many
 from batonq.node.node import Node
 from batonq.node.operations.pages import Answer, Asked, Pages
 from batonq.node.processes.node import ProcessNode
@@ -192,7 +194,8 @@ def compose(node: Node) -> HttpServer:
     ui = UiApp(rest, DashboardAccess(node.broker), read_only=settings.read_only, wall=node.time_s)
     router.mount_under("/ui", ui.handle)
     router.mount("/", browsers_only(sqs, ui))
-    node.count_front = lambda: [*front_metrics(server, sqs, rest), (metrics.TRACE_SPANS, spans(node))]
+    node.metrics.sources.append(lambda: front_metrics(server, sqs, rest))
+    node.metrics.sources.append(lambda: [many(metrics.TRACE_SPANS, spans(node))])
     for path, methods, answer in pages.routes:
         router.mount(path, adapter(answer), methods)
     return server
@@ -270,21 +273,3 @@ def spans(node: Node) -> list[tuple[str, float]]:
     tracing = node.broker.tracing
     export = tracing.export if tracing is not None else None
     return [(f'result="{name}"', getattr(export, name, 0)) for name in ("exported", "dropped", "failed")]
-
-
-def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> metrics.Front:
-    counters = server.counters
-
-    def by(label: str, counted: Mapping[str, int]) -> list[tuple[str, float]]:
-        return [(f'{label}="{name}"', count) for name, count in counted.items()]
-
-    return [
-        (metrics.HTTP_CONNECTIONS, [("", server.connections_open)]),
-        (metrics.HTTP_REQUESTS, [("", counters.requests)]),
-        (metrics.HTTP_REFUSED, [("", counters.refused_requests)]),
-        (metrics.HTTP_FAILURES, [("", counters.failures)]),
-        (metrics.SQS_CALLS, by("operation", sqs.calls)),
-        (metrics.SQS_ERRORS, by("code", dict(sorted(sqs.errors.items())))),
-        (metrics.REST_CALLS, by("operation", rest.calls)),
-        (metrics.REST_ERRORS, by("code", dict(sorted(rest.errors.items())))),
-    ]

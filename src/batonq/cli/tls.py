@@ -22,6 +22,8 @@ from batonq.errors import BatonError
 from batonq.node import events
 from batonq.node.alarms.kinds import CRITICAL, WARNING
 from batonq.node.cluster.node import ClusterNode
+from batonq.node.monitoring import metrics
+from batonq.node.monitoring.exposition import one
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 
@@ -66,6 +68,7 @@ class Certificate:
         self._reloading: asyncio.Task[None] | None = None
         self._look: asyncio.TimerHandle | None = None
         self._stamps = self._stamp()
+        node.metrics.sources.append(lambda: [one(metrics.CERTIFICATE_EXPIRY, self._served.expires_s)])
         self._copy()
         self._watch()
 

@@ -60,6 +60,8 @@ SELECTIONS_KEPT = 256
 
 Claims = Sequence[tuple[int, int, int]]
 
+EMPTY_RECEIVES_MAX = 10_000  # queues that are counted before those that are gone are forgotten
+
 
 class Steps:
     """Work in several steps, with a caller that waits for its outcome."""
@@ -103,6 +105,7 @@ class Broker(JobControl):
         self._deliveries = Deliveries(loop, alarms)
         self._tasks = Tasks()
         self._ports: dict[int, ShardPort] = {}
+        self.empty_receives: dict[int, int] = {}  # receives of each queue that got no message, for metrics
         self._selections: dict[tuple[str, ...], Selection] = {}
         self._spreading = Spreading(
             loop=loop,
@@ -227,6 +230,8 @@ class Broker(JobControl):
 
     def _received(self, queue: Queue, done: Done, outcome: Received | BatonError) -> None:
         if isinstance(outcome, Received):
+            if not outcome:
+                self._count_empty(queue)
             try:
                 self._seal(queue, outcome)
             except Exception as problem:
@@ -237,6 +242,14 @@ class Broker(JobControl):
                 self.tracing.received(queue.name, outcome)
         done(outcome)
 
+    def _count_empty(self, queue: Queue) -> None:
+        counted = self.empty_receives
+        if queue.number not in counted and len(counted) >= EMPTY_RECEIVES_MAX:
+            queues = self._catalog.current().queues
+            for number in [number for number in counted if number not in queues]:
+                del counted[number]
+        counted[queue.number] = counted.get(queue.number, 0) + 1
+
     def _seal(self, queue: Queue, received: Received) -> None:
         """Add the receipts."""
         seal = self._receipts.seal_leases
@@ -245,6 +258,8 @@ class Broker(JobControl):
     async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
         rows = await self._spreading.receive(queue, command)
         received = Received(0, rows=rows)
+        if not rows:
+            self._count_empty(queue)
         if self.tracing is not None:
             self.tracing.received(queue.name, received)
         if not command.attempt:

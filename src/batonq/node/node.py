@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, InvalidInput, Unavailable
@@ -41,10 +42,11 @@ from batonq.node.messages.receipts import Receipts
 from batonq.node.monitoring import cluster_view
 from batonq.node.monitoring.cluster_view import ClusterView, Told
 from batonq.node.monitoring.everywhere import Everywhere
-from batonq.node.monitoring.metrics import Front
 from batonq.node.monitoring.monitor import ServerMonitor
+from batonq.node.monitoring.node_metrics import NodeMetrics
 from batonq.node.monitoring.overview import Overview, OverviewReader
-from batonq.node.monitoring.rates import RateSampler
+from batonq.node.monitoring.process import LagMeter, watch_garbage
+from batonq.node.monitoring.sampler import Sampler
 from batonq.node.monitoring.tracing import BrokerTracing, export_to
 from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.routing.channels import Channels, PortTransport, Transport
@@ -89,6 +91,9 @@ class World:
 class Node:
     """`start` opens everything, and `stop` closes it cleanly. The front doors call `broker`."""
 
+    process_label = ""  # the label that tells the processes of a server apart in metrics
+    in_cluster = False
+
     def __init__(self, settings: Settings, world: World | None = None) -> None:
         settings.check()
         self.settings = settings
@@ -115,13 +120,15 @@ class Node:
         self._tracing: BrokerTracing | None = None
         self.started_ms = self.wall_ms()
         self.everywhere = Everywhere(settings.node or socket.gethostname())
-        self._rates = RateSampler(self.shards, self.clock.now_ms)
+        self.sampler = Sampler(self.shards, self.clock.now_ms, settings.series_queues_max)
         self._sampling: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self.alarm_desk: AlarmDesk
         self.monitor: ServerMonitor
         self._overview_reader: OverviewReader
-        self.count_front: Callable[[], Front] = list  # set by the front door
+        self.metrics: NodeMetrics
+        self._lag = LagMeter(self.clock.monotonic)
+        self._measuring: asyncio.Task[None] | None = None
 
     def wall_ms(self) -> int:
         return int(self.world.wall() * 1000)
@@ -145,7 +152,10 @@ class Node:
             await self._close()
             raise
         self.started = True
-        self._sampling = self._loop.create_task(self._rates.run())
+        self._sampling = self._loop.create_task(self.sampler.run())
+        if self.world.threads:  # in simulated time, the loop is never late
+            watch_garbage()
+            self._measuring = self._loop.create_task(self._lag.run())
         self._watching = self._loop.create_task(self.alarm_desk.run())
 
     @contextlib.asynccontextmanager
@@ -323,10 +333,23 @@ class Node:
             alarms=self.alarms,
             history=lambda: self.broker.history,
             archiving=self._archiving,
-            rates=self._rates,
+            sampler=self.sampler,
         )
         self.everywhere.provide("overview", self._read_overview)
-        self.everywhere.provide("front", self._read_front)
+        self.metrics = NodeMetrics(
+            settings=self.settings,
+            everywhere=self.everywhere,
+            shards=self.shards,
+            sampler=self.sampler,
+            lag=self._lag,
+            started_ms=self.started_ms,
+            alarms=self.alarms,
+            empty_receives=lambda: self.broker.empty_receives,
+            entries=self._entries,
+            overview=self._overview_for_metrics,
+            label_name=self.process_label,
+            node=self.settings.node if self.in_cluster else "",
+        )
         self.alarm_desk = AlarmDesk(
             self.settings,
             self.alarms,
@@ -454,7 +477,7 @@ class Node:
             )
 
     async def _close(self) -> None:
-        await end(self._sampling, self._watching)
+        await end(self._sampling, self._watching, self._measuring)
         if hasattr(self, "alarm_desk"):
             await self.alarm_desk.close()
         for keeper in self.shards:
@@ -481,10 +504,6 @@ class Node:
             return "stopping"
         return "" if self.catalog.serving else self.catalog.why
 
-    async def front_metrics(self) -> Front:
-        """The metrics that the front door counts."""
-        return self.count_front()
-
     async def advance_clock(self, forward_ms: int) -> int:
         """See Broker.advance_clock."""
         return await self.broker.advance_clock(forward_ms)
@@ -509,8 +528,15 @@ class Node:
     async def _read_overview(self, arguments: dict[str, Any]) -> Overview:
         return await self.overview_here()
 
-    async def _read_front(self, arguments: dict[str, Any]) -> Front:
-        return self.count_front()
+    async def _overview_for_metrics(self) -> Overview:
+        return await self.overview()
+
+    def _entries(self) -> Mapping[int, QueueEntry]:
+        """The queues of the catalog, as far as they are known now."""
+        try:
+            return self.catalog.current().queues
+        except BatonError:
+            return {}
 
 
 def kinds_to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tuple[int, int]]:

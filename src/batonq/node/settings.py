@@ -107,6 +107,16 @@ class Settings:
         "(OTLP over HTTP). If empty, no spans are made.",
     )
 
+    # --- metrics and time series
+    metrics_queues_max: int = setting(
+        500,
+        "Maximum number of queues with metrics of their own. If there are more, only the busiest and most troubled "
+        "have them; totals always include all queues.",
+    )
+    series_queues_max: int = setting(
+        500, "Maximum number of queues whose time series are kept. The ones that have been idle longest are dropped."
+    )
+
     # --- waits and rates
     purge_wait_s: float | None = setting(
         None, "Minimum time between two purges of a queue. Default: 60, in development 0."
@@ -355,6 +365,11 @@ class Settings:
             )
 
     def _check_limits(self) -> None:
+        if self.metrics_queues_max < 0 or self.series_queues_max < 1:
+            raise InvalidInput("--metrics-queues-max must be at least 0, and --series-queues-max at least 1.")
+        self._check_frames()
+
+    def _check_frames(self) -> None:
         """See core/limits.py: a frame must have room for its current content plus one more command."""
         if not 1 <= self.frame_rows_max <= ROLL_ROWS:
             raise InvalidInput(f"--frame-rows-max must be 1 to {ROLL_ROWS}, not {self.frame_rows_max}.")

@@ -104,6 +104,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         reader = self._reader
+        self._server.counters.received_bytes += len(data)
         if reader.closed:
             return
         if not reader.reading:
@@ -274,6 +275,7 @@ class Connection(asyncio.Protocol):
         self._working = None
         self._release(request.bytes_held)
         self._since = self._server.tick
+        self._server.counters.sent(request.method, answer)
         self._transport.write(answer)
         if self._queue or self._finishing or self._unread:
             self._wake()
@@ -312,7 +314,7 @@ class Connection(asyncio.Protocol):
             if self._transport.is_closing():
                 return  # no client to read a response
             if isinstance(request, Response):
-                self._transport.write(self._written(request, close=True))
+                self._write("", self._written(request, close=True))
                 self._linger()
                 return
             await self._answer(request)
@@ -353,9 +355,9 @@ class Connection(asyncio.Protocol):
             return  # the client has disconnected meanwhile, and uvloop raises on a write
         close = response.close or not request.keep_alive or (self._finishing and not self._queue and not self._unread)
         if request.method == "HEAD":
-            self._transport.write(server.heads.head(response, close=close))
+            self._write(request.method, server.heads.head(response, close=close))
         else:
-            self._transport.write(self._written(response, close=close))
+            self._write(request.method, self._written(response, close=close))
         if response.stream is not None:
             await self._send_stream(request, response.stream)
         if close:
@@ -454,6 +456,11 @@ class Connection(asyncio.Protocol):
             self._server.usage.end(self._usage, self)
         self._release(self._bytes_unsent)
         self._bytes_unsent = 0
+
+    def _write(self, method: str, response: bytes) -> None:
+        """Write a response. The method is empty for a request that was refused before it was read."""
+        self._server.counters.sent(method, response)
+        self._transport.write(response)
 
     def _written(self, response: Response, *, close: bool) -> bytes:
         return self._server.heads.head(response, close=close) + response.body

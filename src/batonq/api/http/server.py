@@ -25,13 +25,30 @@ logger = logging.getLogger("batonq.http")
 class HttpCounters:
     """Counts since the start, for metrics."""
 
-    __slots__ = ("failures", "refused_connections", "refused_requests", "requests")
+    __slots__ = (
+        "failures",
+        "received_bytes",
+        "refused_connections",
+        "refused_requests",
+        "requests",
+        "responses",
+        "sent_bytes",
+    )
 
     def __init__(self) -> None:
         self.refused_connections = 0
         self.requests = 0  # passed to a handler
         self.refused_requests = 0  # not HTTP, too large, too slow, or refused by the gate
         self.failures = 0  # a handler raised an exception
+        self.responses: dict[tuple[str, bytes], int] = {}  # by method, and status as it was written
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    def sent(self, method: str, response: bytes) -> None:
+        """Count a response that is written: the whole, or its head alone."""
+        key = method, response[9:12]
+        self.responses[key] = self.responses.get(key, 0) + 1
+        self.sent_bytes += len(response)
 
 
 class HttpServer:

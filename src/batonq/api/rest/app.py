@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable
-from time import time
+from time import perf_counter, time
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,6 +32,7 @@ from batonq.errors import (
 )
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker
+from batonq.node.monitoring.histogram import Histogram
 from batonq.node.tasks import Tasks
 
 _HTML = "text/html; charset=utf-8"
@@ -58,6 +59,7 @@ class RestApp:
         self.broker = broker
         self.access: Access = OpenAccess(broker.account) if broker.dev else SignedAccess(broker, wall, tokens=True)
         self.calls = {operation.name: 0 for operation in OPERATIONS}
+        self.timers = {operation.name: Histogram() for operation in OPERATIONS}  # from request to response
         self.errors: dict[str, int] = {}  # number of errors by code
         self._negotiator = Negotiator()
         self._heads = Heads()
@@ -89,7 +91,8 @@ class RestApp:
             assert operation.start is not None
             operation.start(call, finish)
 
-        StartedOperation(self, request, start, lambda outcome: self._written(outcome, wanted), reply).begin()
+        timer = self.timers[found[0].name]
+        StartedOperation(self, request, start, lambda outcome: self._written(outcome, wanted), reply, timer).begin()
         return True
 
     def _address(self, request: Request) -> tuple[Operation, str, str] | None:
@@ -162,8 +165,12 @@ class RestApp:
             given, wanted = self._forms(request)
             operation, name, token = self._find(request)
             self.calls[operation.name] += 1
-            call = self._call(operation, request, given, wanted, name, token, caller)
-            return await self._answer(call, operation)
+            began_s = perf_counter()
+            try:
+                call = self._call(operation, request, given, wanted, name, token, caller)
+                return await self._answer(call, operation)
+            finally:
+                self.timers[operation.name].observe(perf_counter() - began_s)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))
         except Exception as problem:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from email.utils import formatdate
 from functools import partial
 from itertools import count
-from time import time
+from time import perf_counter, time
 from typing import Any
 
 from batonq.api.http import Reply, Request, Response
@@ -31,6 +31,7 @@ from batonq.api.started_operation import StartedOperation, answer_to
 from batonq.core.catalog.entries import READ
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
+from batonq.node.monitoring.histogram import Histogram
 from batonq.node.tasks import Tasks
 
 # These operations do not concern a single queue, so they are not valid at a queue's own URL.
@@ -49,6 +50,7 @@ class SqsApp:
         self.settings = settings or SqsSettings()
         self.service = Service(broker, self.settings)
         self.calls = dict.fromkeys(OPERATIONS, 0)
+        self.timers = {name: Histogram() for name in OPERATIONS}  # from request to response
         self.errors: dict[str, int] = {}  # number of errors by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
@@ -69,7 +71,7 @@ class SqsApp:
             return False
         self.calls[operation.name] += 1
         start = partial(self._start, request, operation)
-        StartedOperation(self, request, start, self._json_answer, reply).begin()
+        StartedOperation(self, request, start, self._json_answer, reply, self.timers[operation.name]).begin()
         return True
 
     def _start(self, request: Request, operation: Operation, finish: Finish) -> None:
@@ -90,6 +92,16 @@ class SqsApp:
         return await self._handle_query(request)
 
     async def _run(
+        self, operation: Operation, call: Call, given: Any, write: Callable[[Outcome], Response]
+    ) -> Response:
+        """Run an operation, and measure it."""
+        began_s = perf_counter()
+        try:
+            return await self._run_once_or_twice(operation, call, given, write)
+        finally:
+            self.timers[operation.name].observe(perf_counter() - began_s)
+
+    async def _run_once_or_twice(
         self, operation: Operation, call: Call, given: Any, write: Callable[[Outcome], Response]
     ) -> Response:
         """Run an operation. A missing queue is reported only after the node has refreshed its catalog."""

@@ -24,6 +24,7 @@ class Moves:
 
     def __init__(self, now_ms: Callable[[], int], alive: Callable[[], Container[str]]) -> None:
         self.latest: deque[Move] = deque(maxlen=MOVES_MAX)  # the oldest first
+        self.counts: dict[int, int] = {}  # moves of each shard since this node started
         self._now_ms = now_ms
         self._alive = alive
         self._owners: dict[int, tuple[str, int]] = {}  # the last owner of each shard, and its epoch
@@ -42,6 +43,7 @@ class Moves:
         known = self._reasons.pop(shard, "")
         if not source:
             return  # how it was when this node started
+        self.counts[shard] = self.counts.get(shard, 0) + 1
         reason = known or self._inferred(source, node)
         self.latest.append(Move(self._now_ms(), shard, source, node, epoch, reason, bool(known)))
 

@@ -28,14 +28,19 @@ from batonq.node.cluster.ownership import Owned, OwnershipLoop
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
+from batonq.node.monitoring import cluster_view, metrics
 from batonq.node.monitoring.cluster_view import Position, Told, ownership_facts
+from batonq.node.monitoring.exposition import Families, many, one
+from batonq.node.monitoring.overview import SERVED_ELSEWHERE, Overview
 from batonq.node.node import World
 from batonq.node.settings import Settings
+from batonq.node.shard_host.keeper import KeeperState
 from batonq.node.shard_host.log_stores import StoreLogs
 
 TAKE_S = 10.0
 START_S = 60.0
 QUEUES_TOLD = 1_000
+SILENT_MAX_S = 86_400.0  # of a follower that has heard nothing yet
 
 
 class FollowedLogs(StoreLogs):
@@ -49,6 +54,7 @@ class ClusterNode(RoutedNode):
     """Once started, the node follows every log and owns nothing yet. Other nodes reach it at `settings.advertise`."""
 
     catalog: ClusterCatalog
+    in_cluster = True
 
     def __init__(
         self,
@@ -109,6 +115,7 @@ class ClusterNode(RoutedNode):
     async def _open(self) -> None:
         await self._open_catalog()
         self._compose()
+        self.metrics.asking_sources.append(self._cluster_metrics)
         self.ownership_loop.start()
         await self._open_shards()
         await self.ownership_loop.set_complete()
@@ -178,6 +185,43 @@ class ClusterNode(RoutedNode):
     def _other_addresses(self) -> dict[str, str]:
         members = self.ownership_loop.members
         return {name: known.member.address for name, known in members.items() if name != self.settings.node}
+
+    async def _overview_for_metrics(self) -> Overview:
+        """Only what this node serves: the other nodes have metrics of their own."""
+        overview = await self.overview_here()
+        owners = self.ownership_loop.owners
+        overview.shards = [shard for shard in overview.shards if shard.state not in SERVED_ELSEWHERE]
+        overview.missing = sum(any(shard not in owners for shard in entry.shards) for entry in self._entries().values())
+        return overview
+
+    async def _cluster_metrics(self) -> Families:
+        loop = self.ownership_loop
+        parts = await self.everywhere.read_as(cluster_view.DECODER, "cluster")
+        told = [part.value for part in parts if part.value is not None]
+        ends = {
+            shard: position.next_frame
+            for each in told
+            for shard, position in each.positions.items()
+            if position.state == KeeperState.SERVING.value
+        }
+        frames: list[tuple[str, float]] = []
+        seconds: list[tuple[str, float]] = []
+        for keeper in self.shards:
+            log = self._owned[keeper.number].follower.log if keeper.number in self._owned else None
+            if keeper.serving or log is None or keeper.number not in ends:
+                continue
+            behind = max(0, ends[keeper.number] - log.next)
+            silent_s = min(self._loop.time() - self._owned[keeper.number].follower.heard_s, SILENT_MAX_S)
+            frames.append((f'shard="{keeper.number}"', behind))
+            seconds.append((f'shard="{keeper.number}"', silent_s if behind else 0))
+        return [
+            many(
+                metrics.OWNERSHIP_CHANGES, [(f'shard="{shard}"', count) for shard, count in loop.moves.counts.items()]
+            ),
+            many(metrics.FOLLOWER_LAG_FRAMES, frames),
+            many(metrics.FOLLOWER_LAG_SECONDS, seconds),
+            one(metrics.CLUSTER_NODES, len(loop.members)),
+        ]
 
     # --- callbacks --------------------------------------------------------------------------------
 

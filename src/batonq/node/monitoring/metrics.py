@@ -1,47 +1,82 @@
-"""The metrics, in the Prometheus text format."""
+"""The names, kinds and meanings of all metrics, in the order of the reference. `exposition.py` writes them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-import msgspec
+from batonq.node.monitoring.histogram import (
+    COMMIT_BUCKETS,
+    COUNT_BUCKETS,
+    LAG_BUCKETS,
+    MESSAGE_BUCKETS,
+    QUEUE_BUCKETS,
+    REQUEST_BUCKETS,
+    Buckets,
+)
 
-from batonq import __version__
-from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
-
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ALARM_SERIES_MAX = 200
 
 
 class Metric(NamedTuple):
     name: str
-    kind: str  # gauge or counter
+    kind: str  # gauge, counter or histogram
     doc: str
+    buckets: Buckets | None = None  # of a histogram
 
 
 ALL: list[Metric] = []  # in the order of the reference
+BY_NAME: dict[str, Metric] = {}
 
 
-def _gauge(name: str, doc: str) -> Metric:
-    ALL.append(Metric(name, "gauge", doc))
-    return ALL[-1]
+def gauge(name: str, doc: str) -> Metric:
+    """Define a metric that can go up and down."""
+    return _defined(Metric(name, "gauge", doc))
 
 
-def _counter(name: str, doc: str) -> Metric:
-    ALL.append(Metric(name, "counter", doc))
-    return ALL[-1]
+def counter(name: str, doc: str) -> Metric:
+    """Define a metric that only increases while the node runs."""
+    return _defined(Metric(name, "counter", doc))
 
 
-INFO = _gauge("baton_info", "Always 1; the label contains the release.")
-MESSAGES = _gauge("baton_queue_messages", "Number of messages in a queue, by delivery state.")
-BYTES = _gauge("baton_queue_bytes", "Total size of the messages in a queue.")
-OLDEST = _gauge("baton_queue_oldest_seconds", "Age of the oldest message in a queue; 0 if the queue is empty.")
-WAITERS = _gauge("baton_queue_waiters", "Number of long polls waiting on a queue.")
+def histogram(name: str, doc: str, buckets: Buckets) -> Metric:
+    return _defined(Metric(name, "histogram", doc, buckets))
+
+
+def _defined(metric: Metric) -> Metric:
+    assert metric.name not in BY_NAME, f"{metric.name} is defined twice"
+    ALL.append(metric)
+    BY_NAME[metric.name] = metric
+    return metric
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+INFO = gauge("baton_info", "Always 1; the label contains the release.")
+MESSAGES = gauge("baton_queue_messages", "Number of messages in a queue, by delivery state.")
+BYTES = gauge("baton_queue_bytes", "Total size of the messages in a queue.")
+OLDEST = gauge("baton_queue_oldest_seconds", "Age of the oldest message in a queue; 0 if the queue is empty.")
+OLDEST_VISIBLE = gauge(
+    "baton_queue_oldest_visible_seconds",
+    "Age of the oldest message in a queue that can be received now; 0 if there is none.",
+)
+WAITERS = gauge("baton_queue_waiters", "Number of long polls waiting on a queue.")
+BLOCKED_GROUPS = gauge(
+    "baton_queue_blocked_groups",
+    "Number of message groups of a FIFO queue whose messages wait because the first one is in flight or delayed.",
+)
+DRAIN = gauge("baton_queue_drain_per_second", "Messages deleted from a queue per second, over the last 30 seconds.")
+RETENTION = gauge("baton_queue_retention_seconds", "Retention period of a queue.")
+SLA = gauge("baton_queue_sla_seconds", "Longest time that messages should wait in a queue; only queues that have one.")
+QUEUE_LIMIT = gauge(
+    "baton_queue_limit", "Limits of a queue, by the label limit: in_flight; messages and bytes if they are set."
+)
+IS_DEAD_LETTER_QUEUE = gauge(
+    "baton_queue_is_dead_letter_queue", "1 if another queue has the queue as its dead-letter queue, otherwise 0."
+)
 
 # The counters of a queue that only increase, and the metric of each.
 TOTALS: tuple[tuple[str, Metric], ...] = tuple(
-    (name, _counter(f"baton_queue_{name}_total", doc))
+    (name, counter(f"baton_queue_{name}_total", doc))
     for name, doc in (
         ("sent", "Number of messages sent."),
         ("received", "Number of messages received: every lease counts."),
@@ -57,137 +92,163 @@ TOTALS: tuple[tuple[str, Metric], ...] = tuple(
     )
 )
 STATES = ("visible", "in_flight", "delayed", "owed", "dead")
+RETRIES = counter(
+    "baton_queue_retries_total", "Number of receives of messages that had been received before, since the shard opened."
+)
+EMPTY_RECEIVES = counter(
+    "baton_queue_empty_receives_total", "Number of receive requests that got no message, since the node started."
+)
+QUEUE_WAIT = histogram(
+    "baton_queue_wait_seconds",
+    "Time from the send of a message to its first receive, including a delay.",
+    QUEUE_BUCKETS,
+)
+QUEUE_HANDLING = histogram(
+    "baton_queue_handling_seconds", "Time from the last receive of a message to its delete.", QUEUE_BUCKETS
+)
+QUEUE_END_TO_END = histogram(
+    "baton_queue_end_to_end_seconds", "Time from the send of a message to its delete.", QUEUE_BUCKETS
+)
+QUEUE_RECEIVE_COUNT = histogram(
+    "baton_queue_receive_count", "Number of times that deleted messages had been received.", COUNT_BUCKETS
+)
+JOBS = gauge("baton_jobs", "Number of redrive jobs that have not ended, by source queue and state.")
+JOB_MESSAGES = gauge(
+    "baton_job_messages",
+    "Progress of the job on a queue that has not ended: messages to move, examined, moved, and dead-lettered again.",
+)
 
-SHARD_UP = _gauge("baton_shard_up", "1 if the shard is being served, otherwise 0.")
-SHARD_EPOCH = _gauge("baton_shard_epoch", "Ownership epoch of the shard.")
-SHARD_LOG_BYTES = _gauge("baton_shard_log_bytes", "Size of the shard's retained log.")
-SHARD_ROOM = _gauge("baton_shard_room", "1 if the shard accepts sends, 0 if its disk is full.")
-SHARD_FAILURES = _counter("baton_shard_failures_total", "Number of times the shard stopped because its log failed.")
-COMMITS = _counter("baton_commits_total", "Number of frames committed.")
-COMMIT_ROWS = _counter("baton_commit_records_total", "Number of records committed.")
-COMMIT_BYTES = _counter("baton_commit_bytes_total", "Number of bytes committed.")
-COMMIT_SECONDS = _counter("baton_commit_seconds_total", "Total time spent waiting for commits.")
-ALARMS = _gauge("baton_alarms", "Number of active alarms.")
-ALARM_ACTIVE = _gauge(
+# --- totals -------------------------------------------------------------------------------------
+
+QUEUES = gauge("baton_queues", "Number of queues.")
+QUEUES_LISTED = gauge(
+    "baton_queues_listed", "Number of queues that have metrics of their own (see --metrics-queues-max)."
+)
+MISSING = gauge("baton_queues_unavailable", "Number of queues with a shard that is not being served.")
+MESSAGES_ALL = gauge("baton_messages", "Number of messages in all queues, by delivery state.")
+BYTES_ALL = gauge("baton_messages_bytes", "Total size of the messages in all queues.")
+OLDEST_ALL = gauge("baton_oldest_visible_seconds", "Age of the oldest message in any queue that can be received now.")
+EVENTS = counter(
+    "baton_messages_total",
+    "Number of messages in all queues since the node started, by event: sent, received, acked, retried (the lease "
+    "ended without a delete), dead_lettered, expired. Updated every 5 seconds.",
+)
+WAIT = histogram(
+    "baton_message_wait_seconds",
+    "Time from the send of a message to its first receive, in all queues. Updated every 5 seconds.",
+    MESSAGE_BUCKETS,
+)
+HANDLING = histogram(
+    "baton_message_handling_seconds",
+    "Time from the last receive of a message to its delete, in all queues. Updated every 5 seconds.",
+    MESSAGE_BUCKETS,
+)
+END_TO_END = histogram(
+    "baton_message_end_to_end_seconds",
+    "Time from the send of a message to its delete, in all queues. Updated every 5 seconds.",
+    MESSAGE_BUCKETS,
+)
+
+# --- shards and the log -------------------------------------------------------------------------
+
+SHARD_UP = gauge("baton_shard_up", "1 if the shard is being served, otherwise 0.")
+SHARD_EPOCH = gauge("baton_shard_epoch", "Ownership epoch of the shard.")
+SHARD_LOG_BYTES = gauge("baton_shard_log_bytes", "Size of the shard's retained log.")
+SHARD_ROOM = gauge("baton_shard_room", "1 if the shard accepts sends, 0 if its disk is full.")
+SHARD_FAILURES = counter("baton_shard_failures_total", "Number of times the shard stopped because its log failed.")
+COMMITS = counter("baton_commits_total", "Number of frames committed.")
+COMMIT_ROWS = counter("baton_commit_records_total", "Number of records committed.")
+COMMIT_BYTES = counter("baton_commit_bytes_total", "Number of bytes committed.")
+COMMIT_SECONDS = counter("baton_commit_seconds_total", "Total time spent waiting for commits.")
+COMMIT_DURATION = histogram(
+    "baton_commit_duration_seconds",
+    "Time to commit one frame: written and synced to the disk, or acknowledged by the replicated log.",
+    COMMIT_BUCKETS,
+)
+OWNERSHIP_CHANGES = counter(
+    "baton_ownership_changes_total", "Number of times that a shard of a cluster got another owner, as this node saw it."
+)
+FOLLOWER_LAG_FRAMES = gauge(
+    "baton_follower_lag_frames", "Number of committed frames of a shard that this node, which follows it, has not read."
+)
+FOLLOWER_LAG_SECONDS = gauge(
+    "baton_follower_lag_seconds", "Time since a follower that is behind last read a frame of the shard; 0 if it is not."
+)
+CLUSTER_NODES = gauge("baton_cluster_nodes", "Number of live nodes of the cluster, as this node sees them.")
+HISTORY_BYTES = counter("baton_history_bytes_total", "Number of bytes of history served.")
+HISTORY_READERS = gauge("baton_history_readers", "Number of history reads in progress or waiting for new frames.")
+HISTORY_LIMITED = counter(
+    "baton_history_limited_total", "Number of history reads refused because of the rate limit (--history-rate-bytes)."
+)
+ARCHIVE_SEGMENTS = counter(
+    "baton_archive_segments_total", "Number of the shard's segments copied to the archive or found there."
+)
+ARCHIVE_FAILURES = counter(
+    "baton_archive_failures_total", "Number of failed attempts to copy the shard's log to the archive."
+)
+ARCHIVE_BEHIND = gauge("baton_archive_behind_bytes", "Size of the shard's sealed log that is not in the archive yet.")
+ALARMS = gauge("baton_alarms", "Number of active alarms.")
+ALARM_ACTIVE = gauge(
     "baton_alarm_active",
     f"Number of active alarms, by kind, severity and queue. Beyond {ALARM_SERIES_MAX} series the queue is left out.",
 )
-ALARMS_RAISED = _counter("baton_alarms_raised_total", "Number of alarms raised since the node started.")
-MISSING = _gauge("baton_queues_unavailable", "Number of queues whose shard is not being served.")
-HISTORY_BYTES = _counter("baton_history_bytes_total", "Number of bytes of history served.")
-HISTORY_READERS = _gauge("baton_history_readers", "Number of history reads in progress or waiting for new frames.")
-HISTORY_LIMITED = _counter(
-    "baton_history_limited_total", "Number of history reads refused because of the rate limit (--history-rate-bytes)."
-)
-ARCHIVE_SEGMENTS = _counter(
-    "baton_archive_segments_total", "Number of the shard's segments copied to the archive or found there."
-)
-ARCHIVE_FAILURES = _counter(
-    "baton_archive_failures_total", "Number of failed attempts to copy the shard's log to the archive."
-)
-ARCHIVE_BEHIND = _gauge("baton_archive_behind_bytes", "Size of the shard's sealed log that is not in the archive yet.")
-HTTP_CONNECTIONS = _gauge("baton_http_connections", "Number of open client connections.")
-HTTP_REQUESTS = _counter("baton_http_requests_total", "Number of HTTP requests received.")
-HTTP_REFUSED = _counter(
+ALARMS_RAISED = counter("baton_alarms_raised_total", "Number of alarms raised since the node started.")
+
+# --- requests -----------------------------------------------------------------------------------
+
+HTTP_CONNECTIONS = gauge("baton_http_connections", "Number of open client connections.")
+HTTP_REQUESTS = counter("baton_http_requests_total", "Number of HTTP requests received.")
+HTTP_RESPONSES = counter("baton_http_responses_total", "Number of HTTP responses sent, by method and status.")
+HTTP_RECEIVED = counter("baton_http_received_bytes_total", "Number of bytes received from clients.")
+HTTP_SENT = counter("baton_http_sent_bytes_total", "Number of bytes sent to clients.")
+HTTP_REFUSED = counter(
     "baton_http_refused_total",
     "Number of requests rejected before they were read in full: not valid HTTP, too large, or too slow.",
 )
-HTTP_FAILURES = _counter("baton_http_failures_total", "Number of requests that failed because of an internal error.")
-SQS_CALLS = _counter("baton_sqs_calls_total", "Number of SQS operations called.")
-SQS_ERRORS = _counter("baton_sqs_errors_total", "Number of SQS operations that failed, by error code.")
-REST_CALLS = _counter("baton_rest_calls_total", "Number of REST operations called.")
-REST_ERRORS = _counter("baton_rest_errors_total", "Number of REST operations that failed, by error code.")
-TRACE_SPANS = _counter(
+HTTP_REFUSED_CONNECTIONS = counter(
+    "baton_http_refused_connections_total", "Number of connections rejected because of a limit on connections."
+)
+HTTP_FAILURES = counter("baton_http_failures_total", "Number of requests that failed because of an internal error.")
+SQS_CALLS = counter("baton_sqs_calls_total", "Number of SQS operations called.")
+SQS_ERRORS = counter("baton_sqs_errors_total", "Number of SQS operations that failed, by error code.")
+SQS_SECONDS = histogram(
+    "baton_sqs_request_seconds",
+    "Time from an SQS request to its response, by operation. Receives include the time that they wait for messages.",
+    REQUEST_BUCKETS,
+)
+REST_CALLS = counter("baton_rest_calls_total", "Number of REST operations called.")
+REST_ERRORS = counter("baton_rest_errors_total", "Number of REST operations that failed, by error code.")
+REST_SECONDS = histogram(
+    "baton_rest_request_seconds",
+    "Time from a REST request to its response, by operation. Receives include the time that they wait for messages.",
+    REQUEST_BUCKETS,
+)
+TRACE_SPANS = counter(
     "baton_trace_spans_total",
     "Number of spans for the OpenTelemetry collector: exported, dropped because too many were waiting, or failed.",
 )
 
-Samples = Iterable[tuple[str, float]]
-Front = list[tuple[Metric, list[tuple[str, float]]]]  # metrics that an API counts
+# --- the process --------------------------------------------------------------------------------
 
-
-def render(overview: Overview) -> bytes:
-    lines: list[str] = []
-    block(lines, INFO, [(f'version="{__version__}"', 1)])
-    names = [(queue, _queue_labels(queue)) for queue in overview.queues]
-    states = [
-        (f'{labels},state="{state}"', getattr(queue.counters, state)) for queue, labels in names for state in STATES
-    ]
-    block(lines, MESSAGES, states)
-    block(lines, BYTES, [(labels, queue.counters.bytes) for queue, labels in names])
-    block(lines, OLDEST, [(labels, overview.age_ms(queue) / 1000) for queue, labels in names])
-    block(lines, WAITERS, [(labels, queue.waiters) for queue, labels in names])
-    for field, metric in TOTALS:
-        block(lines, metric, [(labels, getattr(queue.counters, field)) for queue, labels in names])
-    shard_metrics: tuple[tuple[Metric, Callable[[ShardReading], float]], ...] = (
-        (SHARD_UP, lambda shard: shard.state == "serving"),
-        (SHARD_EPOCH, lambda shard: shard.epoch),
-        (SHARD_LOG_BYTES, lambda shard: shard.log_bytes),
-        (SHARD_ROOM, lambda shard: shard.room == "plenty"),
-        (SHARD_FAILURES, lambda shard: shard.failures),
-        (COMMITS, lambda shard: shard.commits.frames),
-        (COMMIT_ROWS, lambda shard: shard.commits.rows),
-        (COMMIT_BYTES, lambda shard: shard.commits.bytes),
-        (COMMIT_SECONDS, lambda shard: shard.commits.seconds),
-    )
-    for metric, read in shard_metrics:
-        block(lines, metric, [(f'shard="{shard.number}"', float(read(shard))) for shard in overview.shards])
-    block(lines, ALARMS, [("", len(overview.alarms))])
-    block(lines, ALARM_ACTIVE, _alarm_samples(overview))
-    block(lines, ALARMS_RAISED, [("", overview.alarms_raised)])
-    block(lines, MISSING, [("", overview.missing)])
-    block(lines, HISTORY_BYTES, [("", overview.history.bytes_served)])
-    block(lines, HISTORY_READERS, [("", overview.history.readers)])
-    block(lines, HISTORY_LIMITED, [("", overview.history.limited)])
-    block(lines, ARCHIVE_SEGMENTS, [(f'shard="{one.shard}"', one.segments) for one in overview.archive])
-    block(lines, ARCHIVE_FAILURES, [(f'shard="{one.shard}"', one.failures) for one in overview.archive])
-    block(lines, ARCHIVE_BEHIND, [(f'shard="{one.shard}"', one.behind_bytes) for one in overview.archive])
-    lines.append("")
-    return "\n".join(lines).encode()
-
-
-FRONT_DECODER = msgspec.msgpack.Decoder(Front)
-
-
-def render_front(front: Front) -> bytes:
-    lines: list[str] = []
-    for metric, samples in front:
-        block(lines, metric, samples)
-    lines.append("")
-    return "\n".join(lines).encode()
-
-
-def labelled(fronts: Mapping[str, Front]) -> Front:
-    """Label the metrics per process. Each process counts from zero at its start, so their numbers are not summed."""
-    whole: Front = []
-    for at, (metric, _) in enumerate(next(iter(fronts.values()))):
-        samples = []
-        for name, front in fronts.items():
-            for labels, value in front[at][1]:
-                samples.append((f'{labels},process="{name}"' if labels else f'process="{name}"', value))
-        whole.append((metric, samples))
-    return whole
-
-
-def _alarm_samples(overview: Overview) -> list[tuple[str, float]]:
-    """The most severe alarms come first, so those keep the names of their queues."""
-    counted: dict[str, int] = {}
-    for alarm in overview.alarms:
-        queue = alarm.queue if len(counted) < ALARM_SERIES_MAX else ""
-        labels = f'kind="{alarm.kind}",severity="{alarm.severity}",queue="{queue}"'
-        counted[labels] = counted.get(labels, 0) + 1
-    return [*counted.items()]
-
-
-def _queue_labels(queue: QueueReading) -> str:
-    # Account ids are digits and queue names are plain words, so neither needs escaping.
-    return f'account="{queue.account}",queue="{queue.name}"'
-
-
-def block(lines: list[str], metric: Metric, samples: Samples) -> None:
-    """Append one metric with all its samples: (labels, value)."""
-    lines.append(f"# HELP {metric.name} {metric.doc}")
-    lines.append(f"# TYPE {metric.name} {metric.kind}")
-    for labels, value in samples:
-        number = str(int(value)) if value == int(value) else f"{value:.6f}"
-        lines.append(f"{metric.name}{{{labels}}} {number}" if labels else f"{metric.name} {number}")
+LIMIT = gauge("baton_limit", "Limits of the node, by the label limit.")
+LIMIT_USED = gauge("baton_limit_used", "How much of each limit of the node is used now.")
+DISK_FREE = gauge("baton_disk_free_bytes", "Free space of the disk that has the data directory.")
+DISK_SIZE = gauge("baton_disk_size_bytes", "Size of the disk that has the data directory.")
+CERTIFICATE_EXPIRY = gauge(
+    "baton_certificate_expiry_timestamp_seconds",
+    "When the server's TLS certificate expires, in seconds since 1970; only with --tls-cert.",
+)
+LOOP_LAG = histogram(
+    "baton_event_loop_lag_seconds",
+    "How late the event loop ran a timer: requests wait at least this long. Measured four times per second.",
+    LAG_BUCKETS,
+)
+GC_COLLECTIONS = counter("python_gc_collections_total", "Number of garbage collections, by generation.")
+GC_COLLECTED = counter("python_gc_objects_collected_total", "Number of objects freed by garbage collections.")
+GC_SECONDS = counter("baton_gc_seconds_total", "Total time that garbage collections stopped the process.")
+CPU_SECONDS = counter("process_cpu_seconds_total", "Processor time used by the process, in user and system mode.")
+RESIDENT = gauge("process_resident_memory_bytes", "Memory of the process that is in RAM.")
+VIRTUAL = gauge("process_virtual_memory_bytes", "Virtual memory of the process.")
+OPEN_FILES = gauge("process_open_fds", "Number of open file descriptors.")
+OPEN_FILES_MAX = gauge("process_max_fds", "Maximum number of open file descriptors.")
+START_TIME = gauge("process_start_time_seconds", "When the node started, in seconds since 1970.")

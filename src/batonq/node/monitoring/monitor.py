@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from batonq.node.alarms.desk import AlarmDesk
 from batonq.node.monitoring.cluster_view import ClusterView
 from batonq.node.monitoring.everywhere import Everywhere
-from batonq.node.monitoring.metrics import FRONT_DECODER, HTTP_CONNECTIONS
+from batonq.node.monitoring.exposition import DECODER
+from batonq.node.monitoring.metrics import HTTP_CONNECTIONS
 from batonq.node.monitoring.overview import Overview
 from batonq.node.settings import Settings
 
@@ -62,12 +63,6 @@ class ServerMonitor:
 
     async def connections(self) -> int:
         """Open client connections, of all nodes that answer."""
-        parts = await self.everywhere.read_as(FRONT_DECODER, "front")
-        fronts = [part.value for part in parts if part.value is not None]
-        return sum(
-            int(value)
-            for front in fronts
-            for metric, samples in front
-            if metric.name == HTTP_CONNECTIONS.name
-            for _, value in samples
-        )
+        parts = await self.everywhere.read_as(DECODER, "metrics", names=[HTTP_CONNECTIONS.name])
+        families = [family for part in parts if part.value is not None for family in part.value]
+        return sum(int(value) for family in families for _, value in family.samples)

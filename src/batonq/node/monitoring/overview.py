@@ -21,7 +21,7 @@ from batonq.node.alarms.book import Alarm, AlarmBook, merged
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.monitoring.everywhere import Part
 from batonq.node.monitoring.process import ProcessReading, read_process
-from batonq.node.monitoring.rates import NO_RATES, Rates, RateSampler
+from batonq.node.monitoring.sampler import NO_RATES, Rates, Sampler
 from batonq.node.operations.history import History
 from batonq.node.routing.splitter import summed
 from batonq.node.shard_host.archiving import Archiving
@@ -144,7 +144,7 @@ class OverviewReader:
         alarms: AlarmBook,
         history: Callable[[], History],
         archiving: Archiving | None,
-        rates: RateSampler,
+        sampler: Sampler,
     ) -> None:
         self._name = name
         self._data = data
@@ -155,7 +155,7 @@ class OverviewReader:
         self._alarms = alarms
         self._history = history
         self._archiving = archiving
-        self._rates = rates
+        self._sampler = sampler
         self._last: Overview | None = None
 
     async def read(self) -> Overview:
@@ -219,9 +219,6 @@ class OverviewReader:
             return None
         parts = [keeper.host().shard.counters(number) for keeper in read]
         oldest = [keeper.host().shard.oldest_visible(number) for keeper in read]
-        rates = NO_RATES
-        for keeper in read:
-            rates = rates.plus(self._rates.rates(keeper.number, number))
         sources = catalog.dead_letter_sources(number)
         target = entry.dead_letter_target
         return QueueReading(
@@ -237,7 +234,7 @@ class OverviewReader:
             shards=len(read),
             oldest_visible_ms=min((sent_ms for sent_ms in oldest if sent_ms), default=0),
             blocked_groups=sum(blocked.get((keeper.number, number), 0) for keeper in read) if blocked else 0,
-            rates=rates,
+            rates=self._sampler.rates(number),
             retention_seconds=policy.retention_ms // 1000,
             dead_letter_queue=target.name if target is not None else "",
             sources=tuple(source.name for source in sources),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node.clock import iso_time
 from batonq.node.messages import peek as peeking
-from batonq.node.monitoring import metrics
+from batonq.node.monitoring.exposition import CONTENT_TYPE
 from batonq.node.node import Node
 from batonq.node.operations.admin_token import TOKEN_FILE, same_token
 
@@ -74,8 +74,7 @@ class Pages:
         return Page(503, TEXT, f"{why}\n".encode()) if why else Page(200, TEXT, b"ok\n")
 
     async def metrics(self, asked: Asked) -> Page:
-        text = metrics.render(await self._node.overview()) + metrics.render_front(await self._node.front_metrics())
-        return Page(200, metrics.CONTENT_TYPE, text)
+        return Page(200, CONTENT_TYPE, await self._node.metrics.text())
 
     # --- our own endpoints ----------------------------------------------------------------------
 

@@ -24,7 +24,6 @@ from batonq.node.cluster.routed_node import RoutedNode
 from batonq.node.cluster.routing import CALL_S
 from batonq.node.context import NodeContext
 from batonq.node.monitoring.cluster_view import Told
-from batonq.node.monitoring.metrics import FRONT_DECODER, Front, labelled
 from batonq.node.node import World
 from batonq.node.operations.history import Served
 from batonq.node.processes.catalog import FRAMES, ProcessCatalog
@@ -56,6 +55,7 @@ class ProcessNode(RoutedNode):
     """`owners` is told which processes are running. `announce` is awaited once other processes may call this one."""
 
     catalog: ProcessCatalog
+    process_label = "process"
 
     def __init__(
         self,
@@ -172,10 +172,6 @@ class ProcessNode(RoutedNode):
     def _other_addresses(self) -> dict[str, str]:
         up = self.owners.others()
         return {name_of(number): up.get(number, "") for number in range(self.place.of) if number != self.place.number}
-
-    async def front_metrics(self) -> Front:
-        parts = await self.everywhere.read_as(FRONT_DECODER, "front")
-        return labelled({part.node: part.value for part in sorted(parts) if part.value is not None})
 
     async def advance_clock(self, forward_ms: int) -> int:
         now_ms = await self.advance_clock_here(forward_ms)

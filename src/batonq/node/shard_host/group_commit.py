@@ -19,7 +19,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from batonq.core.open_frame import OpenFrame
@@ -53,6 +53,7 @@ NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times per second
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two probes of the disk's speed on the loop
 ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
 ESTIMATE_MIN_S = 1e-6
+DURATION_BUCKETS = 64
 
 
 class _Waiting(NamedTuple):
@@ -71,6 +72,8 @@ class CommitStatistics:
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
+    # by the number of bits of the duration in microseconds, see monitoring/histogram.py
+    durations: list[int] = field(default_factory=lambda: [0] * DURATION_BUCKETS)
 
 
 class SyncChoice:
@@ -349,6 +352,7 @@ class GroupCommit:
             return
         seconds = self._clock() - self._started_s
         self._statistics.seconds += seconds
+        self._statistics.durations[int(seconds * 1e6).bit_length()] += 1
         if not self._in_thread:
             self._choice.measured(seconds)
         self.appending = False

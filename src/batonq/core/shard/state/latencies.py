@@ -1,7 +1,7 @@
 """How long messages waited and were handled, per queue, as histograms with one bucket per power of two milliseconds.
 
-Soft state for metrics: it counts what this owner decided, and is not replayed. The cost is a few tens of nanoseconds per
-message. Messages that were sent together usually have the same times, and are then counted together.
+Soft state for metrics: it counts what this owner decided, and is not replayed. Messages that were sent together usually
+have the same times, and are then counted together.
 """
 
 from __future__ import annotations
