@@ -33,7 +33,6 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
     disks = [(process.disk_free_bytes, process.disk_total_bytes) for process in processes if process.disk_total_bytes]
     free, total = min(disks, default=(0, 0))
     sums = [0] * 7
-    rates = [0.0] * 5
     for queue in queues:
         counters = queue.counters
         letters = counters.visible + counters.in_flight + counters.delayed if queue.dead_letters else 0
@@ -49,8 +48,7 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
             )
         ):
             sums[at] += count
-        for at, rate in enumerate(queue.rates):
-            rates[at] += rate
+    rates = [queue.rates for queue in queues]
     return shapes.Status(
         version=__version__,
         node="",
@@ -83,11 +81,11 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
         oldest_age_seconds=oldest_ms / 1000,
         oldest_visible_age_seconds=max(map(overview.visible_age_ms, queues), default=0) / 1000,
         oldest_queue=oldest.name if oldest is not None and oldest_ms else UNSET,
-        sent_per_second=round(rates[0], 3),
-        received_per_second=round(rates[1], 3),
-        acked_per_second=round(rates[2], 3),
-        retried_per_second=round(rates[3], 3),
-        dead_lettered_per_second=round(rates[4], 3),
+        sent_per_second=round(sum(rate.sent for rate in rates), 3),
+        received_per_second=round(sum(rate.received for rate in rates), 3),
+        acked_per_second=round(sum(rate.acked for rate in rates), 3),
+        retried_per_second=round(sum(rate.retried for rate in rates), 3),
+        dead_lettered_per_second=round(sum(rate.dead_lettered for rate in rates), 3),
         connections=connections,
         waiting_receives=sum(queue.waiters for queue in queues),
         shards=[
