@@ -42,7 +42,7 @@ def bad_node(node: dict[str, Any]) -> bool:
 
 
 def bad_shard(shard: dict[str, Any]) -> bool:
-    return shard["state"] != GOOD_SHARD or shard.get("room", "plenty") != "plenty"
+    return bool(shard["state"] != GOOD_SHARD or shard.get("room", "plenty") != "plenty")
 
 
 def cluster_sentence(cluster: dict[str, Any]) -> tuple[str, Level]:
