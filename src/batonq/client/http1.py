@@ -12,6 +12,7 @@ from batonq import __version__
 from batonq.client.transport import Answer, Headers, NotSent, Unreachable
 from batonq.errors import InvalidInput, Unavailable
 
+CONSUMER_LENGTH_MAX = 256
 ANSWER_BYTES_MAX = 256 << 20  # larger than a thousand messages of the maximum size
 _PORTS = {"http": 80, "https": 443}
 
@@ -68,14 +69,22 @@ def unreachable(address: Address, problem: OSError) -> NotSent:
 class Writer:
     """Writes requests to one address."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, consumer: str = "") -> None:
+        """`consumer`: the name that the server shows for this client."""
         self._prefix = address.prefix
         self._fixed = f" HTTP/1.1\r\nHost: {address.host}\r\nUser-Agent: batonq/{__version__}\r\n"
+        if consumer:
+            self._fixed += f"Baton-Consumer: {header_value(consumer)}\r\n"
 
     def write(self, method: str, path: str, body: bytes, headers: Headers) -> bytes:
         lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
         head = f"{method} {self._prefix}{path}{self._fixed}{lines}Content-Length: {len(body)}\r\n\r\n"
         return head.encode("latin-1") + body
+
+
+def header_value(text: str) -> str:
+    """A text as the value of a header: other characters than printable ASCII are replaced."""
+    return "".join(letter if " " <= letter <= "~" else "?" for letter in text)[:CONSUMER_LENGTH_MAX].strip()
 
 
 class Reader:

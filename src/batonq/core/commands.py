@@ -410,6 +410,15 @@ class MessageView(NamedTuple):
     origin: int = 0  # of a dead letter: source queue | source shard << 32
 
 
+class CurrentLease(NamedTuple):
+    """Who holds a message, since when and until when."""
+
+    queue: int
+    holder: str
+    leased_ms: int
+    deadline_ms: int
+
+
 class Counters(NamedTuple):
     """A queue's counters, exact at one position of the log."""
 

@@ -36,6 +36,8 @@ from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock
 from batonq.node.jobs.job_control import JobControl
+from batonq.node.messages.consumers import Consumers
+from batonq.node.messages.lease_holders import Holding, merged
 from batonq.node.messages.message_control import MessageControl
 from batonq.node.messages.peek import ANY_MESSAGE, EXAMINED_MAX, Peeked, PeekFilter, PeekPage, Situation
 from batonq.node.messages.receipts import Receipts
@@ -121,6 +123,7 @@ class Broker(JobControl):
             refresh=self.refresh,
         )
         self.messages = MessageControl(self._spreading.ask, self.peek, self._port, self.queue_by_number)
+        self.consumers = Consumers(clock.now_ms)
         self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
         self.reports = ReportFiles(settings.reports)
@@ -502,6 +505,23 @@ class Broker(JobControl):
         if len(queue.shards) > 1 or queue.left:
             return await self._spreading.peek(queue, after, limit, wanted, examine_max)
         return await self._port(queue.shard).peek(queue.number, after, limit, wanted, examine_max)
+
+    async def holders(self, queue: Queue | None = None) -> list[Holding]:
+        """Who holds messages of a queue, or of any queue, and how many. Shards that do not answer are left out if no
+        queue is named.
+        """
+        if queue is not None:
+            number = queue.number
+            parts = [
+                await self._spreading.ask(queue, shard, lambda port: port.holders(number)) for shard in queue.shards
+            ]
+            return merged(parts)
+        ports = [self._port(shard) for shard in sorted(self._catalog.current().shards)]
+        told = await asyncio.gather(*(port.holders(0) for port in ports), return_exceptions=True)
+        for part in told:
+            if isinstance(part, BaseException) and not isinstance(part, BatonError):
+                raise part
+        return merged([part for part in told if not isinstance(part, BaseException)])
 
     async def situation(self, queue: Queue) -> Situation:
         """What explains why the messages of a queue are not delivered, see peek.py."""

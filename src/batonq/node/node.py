@@ -350,6 +350,7 @@ class Node:
             label_name=self.process_label,
             node=self.settings.node if self.in_cluster else "",
         )
+        self.broker.consumers.join(self.everywhere)
         self.alarm_desk = AlarmDesk(
             self.settings,
             self.alarms,

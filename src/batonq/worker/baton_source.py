@@ -66,6 +66,7 @@ class BatonSource:
             retries=_RETRIES,
             connections=connections,
             polls=connections,
+            consumer=consumer,
         )
 
     async def receive(
@@ -114,6 +115,7 @@ class BatonSource:
                 retries=NO_RETRIES,
                 connections=1,
                 polls=1,
+                consumer=self._consumer,
             )
         )
 

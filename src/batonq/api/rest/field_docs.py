@@ -166,6 +166,33 @@ _WRITTEN = {
     "MessageEvent.untilMs": "End of the lease or of the delay.",
     "toQueue": "The queue that the message is moved to.",
     "MessageEdit.attributes": "Attributes to set, or to remove if the value is null; the others stay.",
+    # --- consumers
+    "pollers": "The consumers that have polled the queue in the last hour.",
+    "holders": "The consumers that hold messages of the queue.",
+    "Poller.holder": "Name of the consumer, or its key and address if it has none.",
+    "Holder.holder": "Name of the consumer, or its key and address if it has none.",
+    "address": "Address from which the consumer last polled.",
+    "agent": "User-Agent of the consumer.",
+    "waiting": "Number of its receives that wait for messages.",
+    "lastPollAtMs": "Time of the last receive.",
+    "receivedPerMinute": "Messages received in the last minute.",
+    "emptyPerMinute": "Receives without a message in the last minute.",
+    "Holder.inFlight": "Number of messages that the consumer holds.",
+    "oldestLeaseAtMs": "Time when the oldest of its leases began.",
+    "nextDeadlineAtMs": "Time when the first of its leases ends.",
+    "workers": "The consumers, by name.",
+    "Worker.name": "Name of the consumer, or its key and address if it has none.",
+    "Worker.queues": "The queues that it polls or of which it holds messages.",
+    "Worker.state": (
+        "`polling`: it waits for messages or polled in the last 30 s; `holding`: it holds messages; `idle`: it was "
+        "seen in the last 2 minutes; `gone`: it was not."
+    ),
+    "Worker.inFlight": "Number of messages that it holds.",
+    "lastSeenAtMs": "Time of its last request.",
+    "lastHeartbeatAtMs": "Time when it last extended a lease.",
+    "ackedPerMinute": "Messages acknowledged in the last minute.",
+    "failedPerMinute": "Messages returned as failed in the last minute.",
+    "Worker.node": "The node or process that saw it last.",
     # --- dead letters
     "DeadLetters.total": "Number of dead letters.",
     "sources": "The queues whose dead letters this queue gets.",

@@ -30,12 +30,15 @@ _DONE = LeaseResult()
 def ack(call: Call, finish: Finish) -> None:
     queue = call.queue()
     call.read(Nothing)
+    call.settles(acked=1)
     call.broker.delete(queue, [call.token], _settle(finish), strict=True)
 
 
 def nack(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    call.broker.nack(queue, [call.token], [_failing(call.read(Nack))], _settle(finish))
+    failing = _failing(call.read(Nack))
+    call.settles(failed=not failing.untried)
+    call.broker.nack(queue, [call.token], [failing], _settle(finish))
 
 
 def change_visibility(call: Call, finish: Finish) -> None:
@@ -50,6 +53,7 @@ def change_visibility(call: Call, finish: Finish) -> None:
         else:
             finish(Answer(200, Deadline(deadline_ms=result)) if shows_deadline else NO_CONTENT)
 
+    call.settles(extended=visibility_ms > 0)
     call.broker.change_visibility(queue, [call.token], [visibility_ms], done, strict=True)
 
 
@@ -79,13 +83,16 @@ def _failing(given: Nack) -> Failing:
 
 def ack_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    call.broker.delete(queue, call.read(AckBatch).receipt_handles, _settle_all(finish), strict=True)
+    receipts = call.read(AckBatch).receipt_handles
+    call.settles(acked=len(receipts))
+    call.broker.delete(queue, receipts, _settle_all(finish), strict=True)
 
 
 def nack_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
     entries = call.read(NackBatch).messages
     receipts = [entry.receipt_handle for entry in entries]
+    call.settles(failed=sum(not entry.untried for entry in entries))
     call.broker.nack(queue, receipts, [_failing(entry) for entry in entries], _settle_all(finish))
 
 
@@ -107,6 +114,7 @@ def change_visibility_batch(call: Call, finish: Finish) -> None:
 
     receipts = [entry.receipt_handle for entry in entries]
     visibilities_ms = [milliseconds(entry.visibility_timeout_seconds) for entry in entries]
+    call.settles(extended=any(visibilities_ms))
     call.broker.change_visibility(queue, receipts, visibilities_ms, done, strict=True)
 
 

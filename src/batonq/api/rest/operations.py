@@ -14,6 +14,7 @@ from batonq.api.rest import (
     alarms,
     backups,
     configuration,
+    consumers,
     dead_letters,
     definitions,
     history,
@@ -29,6 +30,7 @@ from batonq.api.rest import (
     shapes,
     status,
 )
+from batonq.api.rest import consumer_shapes as consumershapes
 from batonq.api.rest import job_shapes as jobshapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import message_shapes as messageshapes
@@ -631,10 +633,31 @@ _BACKUPS = (
     ),
 )
 
+_CONSUMERS = (
+    Operation(
+        name="listConsumers",
+        method="GET",
+        path=QUEUE + "/consumers",
+        summary="List the consumers of a queue: who polls it, and who holds its messages.",
+        run=consumers.list_consumers,
+        answers={200: consumershapes.Consumers},
+        errors=(404,),
+    ),
+    Operation(
+        name="listWorkers",
+        method="GET",
+        path="/v1/workers",
+        summary="List the consumers of all queues. Requires a key of the server's own account, or the admin token.",
+        run=consumers.list_workers,
+        answers={200: consumershapes.Workers},
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
     *_SINGLE_MESSAGES,
+    *_CONSUMERS,
     *_JOBS,
     *_HISTORY,
     *_ACCESS,

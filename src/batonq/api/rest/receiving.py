@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import UNSET, Raw, UnsetType
 
+from batonq.api.consumer_names import agent_of
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_of, base64_of, packed_text, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, Finish, Turns, finished, milliseconds
@@ -20,6 +22,7 @@ from batonq.core.payload import Content, Lineage
 from batonq.errors import BatonError, InvalidInput
 from batonq.node.broker import Delivery
 from batonq.node.broker import Received as BrokerReceived
+from batonq.node.messages.consumers import ANY_QUEUE
 from batonq.node.messages.received import CONTENT_BITS
 
 ATTEMPT_MESSAGES_MAX = 10  # any 10 messages fit into one answer, and a repeated attempt must return the same messages
@@ -38,6 +41,7 @@ def receive(call: Call, finish: Finish) -> None:
     binary = call.wanted is MSGPACK
 
     def delivered(outcome: BrokerReceived | BatonError) -> None:
+        poll.ended(outcome)
         if isinstance(outcome, BatonError):
             finish(outcome)
             return
@@ -60,24 +64,34 @@ def receive(call: Call, finish: Finish) -> None:
         attempt,
         queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
     )
+    poll = call.broker.consumers.polls(queue.number, command.holder, call.request.peer, agent_of(call.request))
     waiting = call.broker.receive(queue, command, delivered)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
     call.request.brief = command.wait_ms <= 0
-    call.request.abandon = None if waiting is None else waiting.abandon
+    call.request.abandon = None if waiting is None else partial(poll.abandon, waiting.abandon)
 
 
 async def receive_any(call: Call) -> Answer:
     given = call.read(ReceiveAny)
     call.request.cancellable = True
     call.request.brief = not given.wait_seconds
-    found = await call.broker.receive_any(
-        call.broker.select(call.caller.account, given.queues),
-        given.max_messages,
-        _visibility_ms(given.visibility_timeout_seconds),
-        milliseconds(given.wait_seconds or 0),
-        given.consumer or call.holder,
-    )
+    holder = given.consumer or call.holder
+    consumers = call.broker.consumers
+    poll = consumers.polls(ANY_QUEUE, holder, call.request.peer, agent_of(call.request))
+    try:
+        found = await call.broker.receive_any(
+            call.broker.select(call.caller.account, given.queues),
+            given.max_messages,
+            _visibility_ms(given.visibility_timeout_seconds),
+            milliseconds(given.wait_seconds or 0),
+            holder,
+        )
+        poll.answered(len(found))
+    finally:
+        poll.left()
+    for number, count in Counter(queue.number for queue, _ in found).items():
+        consumers.receives(holder, number, count)
     call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for queue, delivery in found])
     columns = _columns_of_rows([queue.name for queue, _ in found], [delivery for _, delivery in found])
     return Answer(200, ReceivedMessages(await finished(_messages(columns, call.wanted is MSGPACK))))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 
 from batonq.api import started_operation
+from batonq.api.consumer_names import consumer_named
 from batonq.api.http import Request
 from batonq.api.rest.codec import MSGPACK, Codec
 from batonq.api.rest.rates import RateBook
@@ -137,7 +138,13 @@ class Call:
     @property
     def holder(self) -> str:
         """The holder of a lease when the consumer does not name itself."""
-        return f"{self.caller.key or 'anonymous'}@{self.request.peer}"
+        return consumer_named(self.request) or f"{self.caller.key or 'anonymous'}@{self.request.peer}"
+
+    def settles(self, *, acked: int = 0, failed: int = 0, extended: bool = False) -> None:
+        """Count what the caller did with messages that it held."""
+        self.broker.consumers.settles(
+            consumer_named(self.request), self.request.peer, acked=acked, failed=failed, extended=extended
+        )
 
 
 class Nothing(Given):

@@ -19,7 +19,6 @@ from batonq.queue_attributes import PREFIX, RETENTION_MAX_S
 SECOND_MS = 1000
 MAX_RECEIVES_MAX = 255  # per message; the log stores it in one byte
 KEY_LENGTH_MAX = 128
-CONSUMER_LENGTH_MAX = 256
 REASON_LENGTH_MAX = 500
 ERROR_CLASS_LENGTH_MAX = 100
 
@@ -153,7 +152,7 @@ class Header(NamedTuple):
 HEADERS = {
     row.name: row
     for row in (
-        Header("Baton-Consumer", "ReceiveMessage: name of the consumer, shown as the holder of the lease."),
+        Header("Baton-Consumer", "Name of the consumer, shown as the holder of its leases and in the list of workers."),
         Header(
             "Baton-Reason",
             "ChangeMessageVisibility: makes the request a nack with this reason, at most 500 characters.",
@@ -165,7 +164,6 @@ HEADERS = {
         ),
     )
 }
-CONSUMER_HEADER = b"baton-consumer"
 REASON_HEADER = b"baton-reason"
 ERROR_CLASS_HEADER = b"baton-error-class"
 DEAD_LETTER_HEADER = b"baton-dead-letter"

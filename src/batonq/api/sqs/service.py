@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from batonq.api import started_operation
+from batonq.api.consumer_names import consumer_named
 from batonq.api.http import Request
 from batonq.api.sqs import permissions
 from batonq.api.sqs.access import Caller
@@ -62,6 +63,13 @@ class Service:
         """
         logger.error("an operation failed: %s", shortened(what, 256), exc_info=problem)
         return SqsError(INTERNAL, FAULT)
+
+    def settles(self, call: Call, *, acked: int = 0, failed: int = 0, extended: bool = False) -> None:
+        """Count what the caller did with messages that it held."""
+        request = call.request
+        self.broker.consumers.settles(
+            consumer_named(request), request.peer, acked=acked, failed=failed, extended=extended
+        )
 
     # --- from an address to a queue
 

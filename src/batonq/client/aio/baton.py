@@ -37,7 +37,8 @@ class Baton:
     `timeout` is the maximum time for one response, in seconds; `retries` sets how often and how long requests are
     retried. `connections` limits the connections for normal requests, `polls` those for long polls. `batching` limits
     automatic batching. With `access_key` and `secret_key`, every request is signed; `token` is the server's admin
-    token, for tools that operate the server. `ssl` replaces the system's certificates.
+    token, for tools that operate the server. `ssl` replaces the system's certificates. `consumer` is the name that the
+    server shows for this client in the list of workers.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Baton:
         polls: int = 256,
         batching: BatchLimits | None = None,
         ssl: tls.SSLContext | None = None,
+        consumer: str = "",
         transport: AsyncTransport | None = None,
     ) -> None:
         given = (
@@ -70,7 +72,9 @@ class Baton:
 
             signer = signing.Signer(access_key, secret_key)
         self.url = url
-        self._transport = transport or HttpTransport(url, connections=connections, polls=polls, ssl=ssl)
+        self._transport = transport or HttpTransport(
+            url, connections=connections, polls=polls, ssl=ssl, consumer=consumer
+        )
         self._calls = Calls(self._transport, signer, as_retries(retries), timeout, token)
         self._producers = Producers()
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()

@@ -163,10 +163,12 @@ class _Pool:
 class HttpTransport:
     """Requests to one server (see transport.AsyncTransport)."""
 
-    def __init__(self, url: str, *, connections: int, polls: int, ssl: tls.SSLContext | None = None) -> None:
+    def __init__(
+        self, url: str, *, connections: int, polls: int, ssl: tls.SSLContext | None = None, consumer: str = ""
+    ) -> None:
         address = Address.parse(url)
         context = address.context(ssl)
-        self._writer = Writer(address)
+        self._writer = Writer(address, consumer)
         self._host = address.host
         self._requests = _Pool(address, context, connections)
         self._polls = _Pool(address, context, polls)

@@ -169,6 +169,8 @@ class Shard:
         self.holds_moved = views.holds_moved
         self.is_used = views.is_used
         self.last_record = views.last_record
+        self.leased_slots = views.leased_slots
+        self.lease_at = views.lease_at
         self.newest = views.newest
         self.next_in_queue = views.next_in_queue
         self.numbers_from = views.numbers_from

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from batonq.core.commands import Counters, Departing, Failure, Lease, Leases, MessageView, Place
+from itertools import islice
+
+from batonq.core.commands import Counters, CurrentLease, Departing, Failure, Lease, Leases, MessageView, Place
 from batonq.core.records import State
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.columns import NIL
@@ -82,6 +84,19 @@ class Views:
             found.append((slot, columns.sequence[slot]))
             slot = columns.queue_previous[slot]
         return found
+
+    def leased_slots(self, limit: int) -> list[int]:
+        """The slots of messages in flight, of all queues."""
+        return list(islice(self.messages.holders, limit))
+
+    def lease_at(self, slot: int) -> CurrentLease | None:
+        """The current lease of the message in a slot; None if nobody holds it."""
+        holder = self.messages.holders.get(slot)
+        if holder is None:
+            return None
+        columns = self.columns
+        leased_ms = columns.sent[slot] + columns.leased[slot]
+        return CurrentLease(columns.queue[slot], holder, leased_ms, columns.until[slot])
 
     def last_record(self, slot: int) -> int:
         """The position of the last record of the message in a slot. Each record names the one before it."""

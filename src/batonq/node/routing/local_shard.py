@@ -13,6 +13,7 @@ from batonq.errors import BatonError
 from batonq.node.jobs.redrive_scan import Sample, examine_all
 from batonq.node.messages import operator_actions
 from batonq.node.messages.dead_letter_groups import DeadLetters, group_dead_letters
+from batonq.node.messages.lease_holders import Holding, lease_holders
 from batonq.node.messages.message_history import MessageFound, find_with_history
 from batonq.node.messages.peek import Peeked, PeekFilter, PeekPage, look
 from batonq.node.messages.received import Deliveries, Delivery, Received
@@ -167,6 +168,9 @@ class LocalShard:
         for group in found.groups:
             group.examples = [_numbered(example, numbers_from) for example in group.examples]
         return found
+
+    async def holders(self, queue: int) -> list[Holding]:
+        return await lease_holders(self._host(), queue)
 
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)

@@ -15,6 +15,7 @@ from batonq.core.shard.commands.operator import Destination
 from batonq.core.spread import Hint
 from batonq.node.jobs.redrive_scan import Sample
 from batonq.node.messages.dead_letter_groups import DeadLetters
+from batonq.node.messages.lease_holders import Holding
 from batonq.node.messages.message_history import MessageFound
 from batonq.node.messages.peek import PeekFilter, PeekPage
 from batonq.node.messages.received import Delivery
@@ -73,6 +74,9 @@ class ShardOperations(Protocol):
 
     async def dead_letters(self, queue: int, only_dead: bool, examine_max: int) -> DeadLetters:
         """Groups of the newest dead letters; `only_dead`: the queue is not a dead-letter queue."""
+
+    async def holders(self, queue: int) -> list[Holding]:
+        """Who holds messages of a queue (0: of any queue), and how many."""
 
     async def reach(self, queue: int, version: int) -> None:
         """Return when the shard has applied, and committed, the catalog's changes up to this version.

@@ -40,6 +40,7 @@ def delete_message(service: Service, call: Call, given: DeleteMessageInput, fini
     receipt = given.ReceiptHandle
     if not receipt:
         raise missing("ReceiptHandle")
+    service.settles(call, acked=1)
     service.broker.delete(queue, [receipt], _one(receipt, finish))
 
 
@@ -55,6 +56,7 @@ def delete_message_batch(service: Service, call: Call, given: DeleteMessageBatch
         receipts = [receipt for receipt in receipts if receipt]
     done = _batch(ids, errors, receipts, finish)
     if receipts:
+        service.settles(call, acked=len(receipts))
         service.broker.delete(queue, receipts, done)
     else:
         done([])
@@ -72,10 +74,12 @@ def change_message_visibility(
     headers = call.request.headers
     if any(name in headers for name in _NACK_HEADERS):
         failing = _failing(call, queue, given.VisibilityTimeout)
+        service.settles(call, failed=1)
         service.broker.nack(queue, [receipt], [failing], _one(receipt, finish))
         return
     _check_visibility(given.VisibilityTimeout)
     visibility_ms = given.VisibilityTimeout * SECOND_MS
+    service.settles(call, extended=visibility_ms > 0)
     service.broker.change_visibility(queue, [receipt], [visibility_ms], _one(receipt, finish, visibility_ms))
 
 
@@ -101,6 +105,7 @@ def change_message_visibility_batch(
         visibilities_ms.append(entry.VisibilityTimeout * SECOND_MS)
     done = _batch(ids, errors, receipts, finish, visibilities_ms)
     if receipts:
+        service.settles(call, extended=any(visibilities_ms))
         service.broker.change_visibility(queue, receipts, visibilities_ms, done)
     else:
         done([])

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import repeat, starmap
 from typing import Any
 
+from batonq.api.consumer_names import CONSUMER_LENGTH_MAX, agent_of, consumer_named
 from batonq.api.sqs import contents
 from batonq.api.sqs.digests import hex_digest
 from batonq.api.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid, shortened
 from batonq.api.sqs.extensions import (
     ALL_OF_OURS,
-    CONSUMER_HEADER,
-    CONSUMER_LENGTH_MAX,
     SECOND_MS,
     SYSTEM_ATTRIBUTES,
     consumer_of,
@@ -47,6 +47,7 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
     consumer, names = consumer_of(given.MessageAttributeNames) if given.MessageAttributeNames else ("", [])
 
     def received(outcome: Received | BatonError) -> None:
+        poll.ended(outcome)
         if isinstance(outcome, OverLimit):
             finish(SqsError(OVER_LIMIT, outcome.message))
         elif isinstance(outcome, BatonError):
@@ -63,11 +64,12 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
                 finish(output, outcome.give_back)
 
     command = Receive(queue.number, count, visibility_ms, holder(call, consumer), attempt, wait_ms, bool(system_names))
+    poll = service.broker.consumers.polls(queue.number, command.holder, call.request.peer, agent_of(call.request))
     waiting = service.broker.receive(queue, command, received)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
     call.request.brief = wait_ms <= 0
-    call.request.abandon = None if waiting is None else waiting.abandon
+    call.request.abandon = None if waiting is None else partial(poll.abandon, waiting.abandon)
 
 
 def _output(
@@ -120,10 +122,8 @@ def numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, 
 
 def holder(call: Call, consumer: str) -> str:
     """The holder of the lease: the name that the consumer gives itself, else its access key and address."""
-    named = call.request.headers.get(CONSUMER_HEADER)
-    if named:
-        consumer = named.decode("utf-8", "replace")
-    return consumer[:CONSUMER_LENGTH_MAX] or f"{call.caller.key or 'anonymous'}@{call.request.peer}"
+    named = consumer_named(call.request) or consumer[:CONSUMER_LENGTH_MAX]
+    return named or f"{call.caller.key or 'anonymous'}@{call.request.peer}"
 
 
 # --- system attributes ------------------------------------------------------------------------
