@@ -27,7 +27,7 @@ def parse(piece: bytes) -> tuple[str, Any]:
 
 
 async def _events(render: Callable[[], Awaitable[live.Blocks | None]], count: int) -> list[tuple[str, Any]]:
-    streams = LiveStreams(_no_pause)
+    streams = LiveStreams(_no_pause, cpu_seconds=lambda: 0.0)
     stream = streams.events(render)
     assert await anext(stream) == live.RETRY
     assert streams.open == 1
@@ -71,6 +71,26 @@ def test_a_problem_is_told_and_the_stream_goes_on() -> None:
     ]
 
 
+def test_an_expensive_page_is_rendered_less_often() -> None:
+    used_s = 0.0
+
+    async def render() -> live.Blocks:
+        nonlocal used_s
+        used_s += 0.040  # 2.5 times what the share allows per interval
+        return {"a": str(used_s)}
+
+    async def heard(count: int) -> list[str]:
+        stream = LiveStreams(_no_pause, cpu_seconds=lambda: used_s).events(render)
+        await anext(stream)
+        names = [parse(await anext(stream))[0] for _ in range(count)]
+        await stream.aclose()
+        return names
+
+    names = asyncio.run(heard(60))
+    assert names[:4] == ["update", "beat", "beat", "update"]
+    assert used_s / (60 * live.INTERVAL_S) <= live.CPU_SHARE_MAX
+
+
 def rest_with_status() -> FakeRest:
     return FakeRest(
         {"GET /v1/status": samples.status(), "GET /v1/queues:stats": samples.queue_stats(samples.summary("orders"))}
@@ -83,7 +103,7 @@ def _stream_request(browser: Browser, page: str) -> Request:
 
 
 async def _first(browser: Browser, page: str, then: Callable[[], None] = lambda: None, count: int = 1) -> list[Any]:
-    browser.app.streams = LiveStreams(_no_pause)
+    browser.app.streams = LiveStreams(_no_pause, cpu_seconds=lambda: 0.0)
     response = await browser.app.handle(_stream_request(browser, page))
     assert response.status == 200 and response.content_type == "text/event-stream", response.body
     assert response.stream is not None

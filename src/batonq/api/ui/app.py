@@ -281,7 +281,7 @@ class UiApp:
             )
         page = Page("Sign in", "sign_in.html", values={"problem": problem, "next": target})
         page.status = 200 if not problem else 403
-        view = self._view(request, None, Caller("", ""), {})
+        view = self._view(request, None, Caller("", "", READ), {})
         body = self._renderer.page(page, self._shared(view, Route(SIGN_IN), None))
         return self._answer(request, Response(page.status, body, HTML))
 
@@ -329,7 +329,8 @@ class UiApp:
         title = "Not found" if problem.status == 404 else "Refused" if problem.status == 403 else "Something failed"
         page = Page(title, "problem.html", problem.detail, "warning", {"problem": problem}, problem.status)
         session = self._session(request)
-        view = self._view(request, session, Caller("", ""), {})
+        caller = self._caller(request, session) or Caller("", "", READ)
+        view = self._view(request, session, caller, {})
         body = self._renderer.page(page, self._shared(view, Route(request.path), session))
         return self._answer(request, Response(problem.status, body, HTML))
 
