@@ -50,8 +50,9 @@ async def delete(view: View) -> Redirect:
 async def edit(view: View) -> Redirect | Page:
     queue, message_id = view.names["queue"], view.names["message"]
     try:
-        changes = changes_of(view.form)
-        changed = await view.backend.change("PATCH", path_of("queues", queue, "messages", message_id), changes)
+        path = path_of("queues", queue, "messages", message_id)
+        changes = changes_of(view.form, (await view.backend.get(path)).get("attributes", {}))
+        changed = await view.backend.change("PATCH", path, changes)
     except Problem as problem:
         if problem.status in (403, 404):
             raise
@@ -63,8 +64,8 @@ async def edit(view: View) -> Redirect | Page:
     return Redirect(address(queue, now_called), "The message is changed.")
 
 
-def changes_of(form: dict[str, str]) -> dict[str, Any]:
-    """The body and attributes that a form asks for. Raises Problem if one is not JSON."""
+def changes_of(form: dict[str, str], attributes_now: dict[str, Any]) -> dict[str, Any]:
+    """The changes of a message that a form asks for. Raises Problem if a field is not JSON."""
     changes: dict[str, Any] = {}
     if "body" in form:
         text = form["body"].replace("\r\n", "\n")
@@ -73,7 +74,8 @@ def changes_of(form: dict[str, str]) -> dict[str, Any]:
         attributes = _json(form["attributes"] or "{}", "The attributes")
         if not isinstance(attributes, dict):
             raise Problem(400, "invalid_input", 'The attributes must be a JSON object, such as {"source": "web"}.')
-        changes["attributes"] = attributes
+        # null removes an attribute that the form no longer has
+        changes["attributes"] = {**dict.fromkeys(attributes_now), **attributes}
     return changes
 
 
