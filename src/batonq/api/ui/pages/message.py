@@ -35,6 +35,12 @@ async def show(view: View) -> Page:
     )
 
 
+async def act(view: View) -> Redirect | Page:
+    """One address for the page and its forms, so that a form with a mistake is shown at the page's own address."""
+    verb = view.form.get("verb")
+    return await (edit(view) if verb == "edit" else delete(view) if verb == "delete" else retry(view))
+
+
 async def retry(view: View) -> Redirect:
     queue, message_id = view.names["queue"], view.names["message"]
     await view.backend.change("POST", path_of("queues", queue, "messages", message_id) + ":retry")
@@ -150,10 +156,4 @@ def facts(message: dict[str, Any], now_ms: int) -> list[tuple[str, Any]]:
     return [(label, value) for label, value in given if value not in (None, "", 0) or label in ("receives", "shard")]
 
 
-_PATH = "/ui/queues/{queue}/messages/{message}"
-ROUTES = (
-    Route(_PATH, show, tab="queues"),
-    Route(_PATH + "/retry", act=retry, tab="queues"),
-    Route(_PATH + "/edit", act=edit, tab="queues"),
-    Route(_PATH + "/delete", act=delete, tab="queues"),
-)
+ROUTES = (Route("/ui/queues/{queue}/messages/{message}", show, act, tab="queues"),)
