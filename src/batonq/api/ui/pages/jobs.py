@@ -19,9 +19,10 @@ _DONE_WORDS = {
 
 async def show_jobs(view: View) -> Page:
     state = view.choice("state", ("all", "active"))
-    jobs = (await view.backend.get(path_of("jobs"), state=state))["jobs"]
-    sentence, level = jobs_sentence(jobs)
-    return Page("Jobs", "jobs.html", sentence, level, {"jobs": [row(job) for job in jobs], "state": state})
+    found = await view.backend.get(path_of("jobs"), state=state)
+    sentence, level = jobs_sentence(found["jobs"])
+    values = {"jobs": [row(job) for job in found["jobs"]], "state": state, "complete": found.get("complete", True)}
+    return Page("Jobs", "jobs.html", sentence, level, values)
 
 
 async def show_job(view: View) -> Page:

@@ -35,6 +35,12 @@ async def show(view: View) -> Page:
     )
 
 
+async def act(view: View) -> Redirect | Page:
+    """One address for the page and its forms, so that a form with a mistake is shown at the page's own address."""
+    verb = view.form.get("verb")
+    return await (edit(view) if verb == "edit" else delete(view) if verb == "delete" else retry(view))
+
+
 async def retry(view: View) -> Redirect:
     queue, message_id = view.names["queue"], view.names["message"]
     await view.backend.change("POST", path_of("queues", queue, "messages", message_id) + ":retry")
@@ -50,8 +56,9 @@ async def delete(view: View) -> Redirect:
 async def edit(view: View) -> Redirect | Page:
     queue, message_id = view.names["queue"], view.names["message"]
     try:
-        changes = changes_of(view.form)
-        changed = await view.backend.change("PATCH", path_of("queues", queue, "messages", message_id), changes)
+        path = path_of("queues", queue, "messages", message_id)
+        changes = changes_of(view.form, (await view.backend.get(path)).get("attributes", {}))
+        changed = await view.backend.change("PATCH", path, changes)
     except Problem as problem:
         if problem.status in (403, 404):
             raise
@@ -63,8 +70,8 @@ async def edit(view: View) -> Redirect | Page:
     return Redirect(address(queue, now_called), "The message is changed.")
 
 
-def changes_of(form: dict[str, str]) -> dict[str, Any]:
-    """The body and attributes that a form asks for. Raises Problem if one is not JSON."""
+def changes_of(form: dict[str, str], attributes_now: dict[str, Any]) -> dict[str, Any]:
+    """The changes of a message that a form asks for. Raises Problem if a field is not JSON."""
     changes: dict[str, Any] = {}
     if "body" in form:
         text = form["body"].replace("\r\n", "\n")
@@ -73,7 +80,8 @@ def changes_of(form: dict[str, str]) -> dict[str, Any]:
         attributes = _json(form["attributes"] or "{}", "The attributes")
         if not isinstance(attributes, dict):
             raise Problem(400, "invalid_input", 'The attributes must be a JSON object, such as {"source": "web"}.')
-        changes["attributes"] = attributes
+        # null removes an attribute that the form no longer has
+        changes["attributes"] = {**dict.fromkeys(attributes_now), **attributes}
     return changes
 
 
@@ -148,10 +156,4 @@ def facts(message: dict[str, Any], now_ms: int) -> list[tuple[str, Any]]:
     return [(label, value) for label, value in given if value not in (None, "", 0) or label in ("receives", "shard")]
 
 
-_PATH = "/ui/queues/{queue}/messages/{message}"
-ROUTES = (
-    Route(_PATH, show, tab="queues"),
-    Route(_PATH + "/retry", act=retry, tab="queues"),
-    Route(_PATH + "/edit", act=edit, tab="queues"),
-    Route(_PATH + "/delete", act=delete, tab="queues"),
-)
+ROUTES = (Route("/ui/queues/{queue}/messages/{message}", show, act, tab="queues"),)

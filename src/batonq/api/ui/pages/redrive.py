@@ -147,13 +147,10 @@ async def delete(view: View) -> Page | Redirect:
     problem = ""
     if form.get("step") == "start":
         if form.get("confirm", "").strip() == queue:
-            spec: dict[str, Any] = {"filter": choice.filter} if choice.filter else {}
-            job = await view.backend.change("POST", path, spec)
+            job = await view.backend.change("POST", path, delete_spec(choice))
             return Redirect(address(job["jobId"]), "The deletion has started.")
         problem = f"Nothing was deleted: the name is {queue}, not {form.get('confirm', '')[:80]!r}."
-    counted = await view.backend.change(
-        "POST", path, {**({"filter": choice.filter} if choice.filter else {}), "dryRun": True}
-    )
+    counted = await view.backend.change("POST", path, {**delete_spec(choice), "dryRun": True})
     words = choice.words(counted["matched"], queue)
     return Page(
         f"Delete from {queue}",
@@ -169,6 +166,10 @@ async def delete(view: View) -> Page | Redirect:
         },
         400 if problem else 200,
     )
+
+
+def delete_spec(choice: Choice) -> dict[str, Any]:
+    return {"filter": choice.filter} if choice.filter else {"all": True}
 
 
 async def _sources(view: View, queue: str) -> list[str]:
