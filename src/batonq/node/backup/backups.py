@@ -98,16 +98,18 @@ class Backups:
                 raise
 
     async def _create(self, backup: str) -> Point:
-        alone = not self._others().names()
-        if not alone and not all(await self._all(backup, "pause", _yes)):
-            raise Unavailable("Another backup is being prepared. Retry.")
+        others = len(self._others().names())
+        alone = not others
         try:
+            if not alone and not all(await self._all(backup, "pause", _yes)):
+                raise Unavailable("Another backup is being prepared. Retry.")
             at_ms = self._now_ms()
             cuts = [cut for part in await self._all(backup, "cut", _cuts) for cut in part]
             catalog = next((cut for cut in await self._all(backup, "catalog", _cut) if cut is not None), None)
         finally:
-            resumed = alone or all(await self._all(backup, "resume", _yes, patient=True))
-        if not resumed or catalog is None:
+            resumed = [] if alone else await self._all(backup, "resume", _yes, patient=True)
+        in_effect = alone or (len(resumed) == others + 1 and all(resumed))  # the pause, until all were cut
+        if not in_effect or catalog is None:
             raise Unavailable("The processes of the server could not be stopped at one point in time. Retry.")
         missing = {keeper.number for keeper in self._shards} - {cut.shard for cut in cuts}
         if missing:

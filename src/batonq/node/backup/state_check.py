@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from batonq.core.catalog.machine import Catalog
+from batonq.core.records import Reason
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.moves.transfers import Channel
+from batonq.core.shard.state.channel_end import Incoming
 from batonq.errors import LogCorrupt
 from batonq.log.backup_files import BackupLog
 from batonq.log.frames import Frame
@@ -29,8 +32,8 @@ class _ShardFacts(NamedTuple):
     in_flight: int
     last_time_ms: int
     policies: dict[int, int]  # open queue → version of its policy
-    owed: dict[int, tuple[int, int]]  # destination shard → all entries settled up to, newest entry
-    arrived: dict[int, int]  # source shard → newest entry that arrived
+    owed: dict[int, Channel]  # destination shard → the entries for it
+    arrived: dict[int, Incoming]  # source shard → the entries from it
 
 
 class StateCheck:
@@ -68,8 +71,8 @@ class StateCheck:
                 sum(counter.in_flight for counter in counters),
                 machine.last_time_ms,
                 {number: state.policy.version for number, state in machine.queues.items() if not state.closed},
-                {shard: (way.settled, way.last) for shard, way in machine.transfers.channels.items()},
-                {source: end.cursor for source, end in machine.arrivals.incoming.items()},
+                dict(machine.transfers.channels),
+                dict(machine.arrivals.incoming),
             )
         self._replay = None
 
@@ -89,18 +92,29 @@ class StateCheck:
             self._check_channels(shard, facts)
         return RestoredState(
             queues=len(catalog.queues),
-            messages=sum(facts.messages for facts in self._facts.values()),
+            messages=sum(facts.messages for facts in self._facts.values()) - self._in_both(),
             in_flight=sum(facts.in_flight for facts in self._facts.values()),
             keys=len(catalog.access_keys),
             shards=len(self._facts),
             last_time_ms=max((facts.last_time_ms for facts in self._facts.values()), default=catalog.last_time_ms),
         )
 
+    def _in_both(self) -> int:
+        """Messages that have arrived and are not settled yet: until then their source has them too, as OWED."""
+        return sum(
+            arrived.verdict(number) == Reason.ACCEPTED
+            for source, facts in self._facts.items()
+            for destination, channel in facts.owed.items()
+            if destination in self._facts and (arrived := self._facts[destination].arrived.get(source)) is not None
+            for number in channel.unsettled
+        )
+
     def _check_channels(self, source: int, facts: _ShardFacts) -> None:
-        for destination, (settled, last) in facts.owed.items():
+        for destination, channel in facts.owed.items():
             if destination == source or destination not in self._facts:
                 continue
-            arrived = self._facts[destination].arrived.get(source, 0)
+            settled, last = channel.settled, channel.last
+            arrived = self._cursor(source, destination)
             if settled > arrived:
                 raise LogCorrupt(
                     f"Messages were lost between shard {source} and shard {destination}: entries up to {settled} are "
@@ -111,6 +125,14 @@ class StateCheck:
                     f"Messages were doubled between shard {source} and shard {destination}: entries up to {arrived} "
                     f"have arrived, but only {last} are owed."
                 )
-        for origin, arrived in facts.arrived.items():
-            if origin in self._facts and origin != source and source not in self._facts[origin].owed and arrived:
-                raise LogCorrupt(f"Entries of shard {origin} have arrived at shard {source} that it never owed.")
+        for origin in facts.arrived:
+            if origin in self._facts and origin != source and source not in self._facts[origin].owed:
+                raise LogCorrupt(
+                    f"Messages were doubled between shard {origin} and shard {source}: entries have arrived that were "
+                    "never owed."
+                )
+
+    def _cursor(self, source: int, destination: int) -> int:
+        """The newest entry of a channel that has arrived."""
+        found = self._facts[destination].arrived.get(source)
+        return 0 if found is None else found.cursor
