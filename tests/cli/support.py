@@ -98,7 +98,7 @@ def _known(name: str) -> bool:
     return name in OUTPUTS
 
 
-def wait_for(read: Callable[[], Found], what: str = "it") -> Found:
+def wait_for(read: Callable[[], Found | None], what: str = "it") -> Found:
     """Read again until there is something. The limit stops a test that hangs."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:

@@ -31,12 +31,10 @@ def test_the_overview_names_every_command_with_its_subject(nowhere: Shell) -> No
 
 def test_json_is_offered_by_every_command_that_has_a_shape() -> None:
     """And every command that has --json and talks to a server has a shape."""
-    with_json = {
-        name.removeprefix("baton "): parser for name, parser in ALL if "--json" in parser._option_string_actions
-    }
-    assert OUTPUTS.keys() <= with_json.keys()
-    server_commands = {name for name, known in with_json.items() if "--token" in known}
-    assert server_commands <= OUTPUTS.keys()
+    flags = {name.removeprefix("baton "): parser._option_string_actions for name, parser in ALL}
+    with_json = {name for name, known in flags.items() if "--json" in known}
+    assert OUTPUTS.keys() <= with_json
+    assert {name for name in with_json if "--token" in flags[name]} <= OUTPUTS.keys()
     for name in OUTPUTS:
         assert shape_of(name) is not None
 

@@ -22,7 +22,7 @@ class Printed(Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
 class QueueShown(Printed):
     """A queue: its settings and its statistics."""
 
-    queue: queue_shapes.Queue  # type: ignore[valid-type]
+    queue: queue_shapes.Queue
     stats: queue_shapes.Stats
 
 

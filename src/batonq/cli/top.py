@@ -38,6 +38,7 @@ _NUMBERS = (
 )
 _NUMBERS_WIDTH = sum(width + 1 for _, width, _ in _NUMBERS)
 _BARS = "▁▂▃▄▅▆▇█"
+_UNITS = "kMGTP"
 _KEYS = "q quit   s sort   r reverse   ↑↓ scroll   space refresh"
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 
@@ -168,14 +169,14 @@ def _row(queue: dict[str, Any], name_width: int, *, trend: bool) -> str:
 
 
 def _short(count: int, width: int) -> str:
-    """A count that fits: 1234567 in six characters is 1.2M."""
-    text = str(count)
-    for unit in ("k", "M", "G", "T"):
-        if len(text) <= width:
-            break
-        count_in_unit = count / 1000 ** ("kMGT".index(unit) + 1)
-        text = f"{count_in_unit:.1f}{unit}" if count_in_unit < 100 else f"{count_in_unit:.0f}{unit}"
-    return text
+    """A count that fits: 1,234,567 in six characters is 1.2M."""
+    if len(str(count)) <= width:
+        return str(count)
+    value, unit = float(count), 0
+    while value >= 1000 and unit < len(_UNITS):
+        value /= 1000
+        unit += 1
+    return f"{value:.1f}{_UNITS[unit - 1]}" if value < 100 else f"{value:.0f}{_UNITS[unit - 1]}"
 
 
 def spark(values: list[float]) -> str:
