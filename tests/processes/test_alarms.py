@@ -53,6 +53,6 @@ def test_all_processes_show_the_alarms_that_the_first_one_raises(tmp_path: Path)
             assert "shard-unserved.1" in [alarm.id for alarm in first.alarms.active()]
         finally:
             await processes.stop()
-        assert sorted(path.name for path in tmp_path.glob("alarms*.json")) == ["alarms-p0.json", "alarms-p1.json"]
 
     asyncio.run(main())
+    assert sorted(path.name for path in tmp_path.glob("alarms*.json")) == ["alarms-p0.json", "alarms-p1.json"]
