@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from batonq.node.alarms.kinds import KINDS
-from batonq.node.monitoring import metrics
 from tests.rest.support import Rest
 from tests.support.server import ACCOUNT, TestServer
 
@@ -185,5 +184,5 @@ def test_a_single_server_is_a_cluster_of_one(rest: Rest) -> None:
 def test_the_metrics_name_the_alarms(server: TestServer, rest: Rest) -> None:
     dead_letter(rest)
     look(server, 60)
-    text = metrics.render(server.run(server.node.overview)).decode()
+    text = server.run(server.node.metrics.text).decode()
     assert 'baton_alarm_active{kind="dead-letters",severity="warning",queue="orders-dead"} 1' in text.splitlines()

@@ -356,7 +356,7 @@ class Node:
             self.alarms,
             everywhere=self.everywhere,
             overview=lambda: self.monitor.fresh_overview(),
-            queues=lambda: self.catalog.current().queues.values(),
+            queues=lambda: self.catalog.current().queues,
             ownership=self._read_ownership,
             evaluates=self._evaluates_alarms,
             webhooks=Webhooks(self.settings, self.alarms, time_s=self.time_s, random_bytes=self.world.random_bytes),

@@ -10,6 +10,7 @@ from batonq.api.rest.queues import query
 from batonq.api.rest.service import Answer, Call
 from batonq.node.alarms.verdict import judge
 from batonq.node.monitoring.overview import Overview
+from batonq.node.monitoring.sampler import NO_RATES
 
 
 async def get_status(call: Call) -> Answer:
@@ -32,23 +33,12 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
     processes = [node.process for node in overview.nodes]
     disks = [(process.disk_free_bytes, process.disk_total_bytes) for process in processes if process.disk_total_bytes]
     free, total = min(disks, default=(0, 0))
-    sums = [0] * 7
+    counters = [queue.counters for queue in queues]
+    letters = [queue.counters for queue in queues if queue.dead_letters]
+    rates = NO_RATES
     for queue in queues:
-        counters = queue.counters
-        letters = counters.visible + counters.in_flight + counters.delayed if queue.dead_letters else 0
-        for at, count in enumerate(
-            (
-                counters.visible,
-                counters.in_flight,
-                counters.delayed,
-                counters.owed,
-                counters.dead,
-                letters,
-                counters.bytes,
-            )
-        ):
-            sums[at] += count
-    rates = [queue.rates for queue in queues]
+        if queue.rates != NO_RATES:
+            rates = rates.plus(queue.rates)
     return shapes.Status(
         version=__version__,
         node="",
@@ -71,21 +61,21 @@ def status_of(overview: Overview, connections: int) -> shapes.Status:
             ],
         ),
         queues=len(queues),
-        visible=sums[0],
-        in_flight=sums[1],
-        delayed=sums[2],
-        owed=sums[3],
-        dead=sums[4],
-        dead_letters=sums[5],
-        bytes=sums[6],
+        visible=sum(each.visible for each in counters),
+        in_flight=sum(each.in_flight for each in counters),
+        delayed=sum(each.delayed for each in counters),
+        owed=sum(each.owed for each in counters),
+        dead=sum(each.dead for each in counters),
+        dead_letters=sum(each.visible + each.in_flight + each.delayed for each in letters),
+        bytes=sum(each.bytes for each in counters),
         oldest_age_seconds=oldest_ms / 1000,
         oldest_visible_age_seconds=max(map(overview.visible_age_ms, queues), default=0) / 1000,
         oldest_queue=oldest.name if oldest is not None and oldest_ms else UNSET,
-        sent_per_second=round(sum(rate.sent for rate in rates), 3),
-        received_per_second=round(sum(rate.received for rate in rates), 3),
-        acked_per_second=round(sum(rate.acked for rate in rates), 3),
-        retried_per_second=round(sum(rate.retried for rate in rates), 3),
-        dead_lettered_per_second=round(sum(rate.dead_lettered for rate in rates), 3),
+        sent_per_second=round(rates.sent, 3),
+        received_per_second=round(rates.received, 3),
+        acked_per_second=round(rates.acked, 3),
+        retried_per_second=round(rates.retried, 3),
+        dead_lettered_per_second=round(rates.dead_lettered, 3),
         connections=connections,
         waiting_receives=sum(queue.waiters for queue in queues),
         shards=[

@@ -90,6 +90,7 @@ class AlarmBook:
         self.history: deque[Alarm] = deque(maxlen=HISTORY_MAX)  # newest first
         self._now_ms = now_ms
         self._limit = limit
+        self._least_rank = -1  # of a full book: no alarm is less severe; -1: not known
         self._alarms: dict[str, Alarm] = {}
         self._remembered: dict[str, Alarm] = {}  # alarms of the time before the start that were not seen again yet
         self._remembered_until_ms = 0
@@ -159,25 +160,37 @@ class AlarmBook:
             self._tell(RAISED, known)
         elif changed:
             self.changes += 1
+            self._least_rank = -1
 
     def _add(self, alarm: Alarm) -> None:
-        self._forget_old()
-        if len(self._alarms) >= self._limit:
-            least = min(self._alarms.values(), key=lambda each: (_rank(each), each.last_ms))
-            if _rank(least) >= _rank(alarm):
-                self.left_out += 1
-                return
-            self.end(least.id)
+        if len(self._alarms) >= self._limit and not self._make_room(_rank(alarm)):
+            self.left_out += 1
+            return
         self._alarms[alarm.id] = alarm
         self.raised += alarm.ruled
         _log(alarm)
         self._tell(RAISED, alarm)
+
+    def _make_room(self, rank: int) -> bool:
+        """End the least severe alarm in favour of one of this rank, if that is more severe."""
+        if rank <= self._least_rank:
+            return False
+        self._forget_old()
+        if len(self._alarms) < self._limit:
+            return True
+        least = min(self._alarms.values(), key=lambda each: (_rank(each), each.last_ms))
+        if _rank(least) >= rank:
+            self._least_rank = _rank(least)
+            return False
+        self.end(least.id)
+        return True
 
     def end(self, id: str) -> None:
         """The condition is over."""
         alarm = self._alarms.pop(id, None)
         if alarm is None:
             return
+        self._least_rank = -1
         alarm.ended_ms = self._now_ms()
         self.history.appendleft(alarm)
         events.info("alarm_cleared", f"No longer: {alarm.text}", alarm=alarm.id)
@@ -250,6 +263,7 @@ class AlarmBook:
 
     def adopt(self, alarms: Iterable[Alarm]) -> None:
         """Replace the alarms of the rules by those of the node that evaluated the rules until now."""
+        self._least_rank = -1
         for id in [alarm.id for alarm in self.ruled()]:
             del self._alarms[id]
         for alarm in alarms:

@@ -7,7 +7,7 @@ next one continues with the alarms of the one before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,7 +25,7 @@ from batonq.node.monitoring.overview import Overview, QueueReading
 from batonq.node.settings import Settings
 
 EVERY_S = 5.0
-EVERY_PER_QUEUE_S = 0.002  # with very many queues the rules are evaluated less often
+EVERY_PER_QUEUE_S = 0.003  # with very many queues the rules are evaluated less often
 AT_ONCE = 250  # queues that are judged before other requests get a turn
 STOPPED = "shard-stopped"
 
@@ -66,7 +66,7 @@ class AlarmDesk:
         *,
         everywhere: Everywhere,
         overview: Callable[[], Awaitable[Overview]],
-        queues: Callable[[], Iterable[QueueEntry]],
+        queues: Callable[[], Mapping[int, QueueEntry]],
         ownership: Callable[[], Awaitable[OwnershipFacts]],
         evaluates: Callable[[], bool],
         webhooks: Webhooks,
@@ -156,15 +156,22 @@ class AlarmDesk:
 
     async def _judge(self, overview: Overview, ownership: OwnershipFacts) -> None:
         rules, own = self._rules, self._settings.account
-        known = {queue_id(entry.name, entry.account, own): len(entry.shards) for entry in self._queues()}
+        entries = self._queues()
+        known = {queue_id(entry.name, entry.account, own) for entry in entries.values()}
         rules.begin(self._now_ms())
         read: set[str] = set()  # completely: not those of which a shard is missing
         for start in range(0, len(overview.queues), AT_ONCE):
             for reading in overview.queues[start : start + AT_ONCE]:
                 id = queue_id(reading.name, reading.account, own)
-                if reading.shards >= known.get(id, 1):
-                    read.add(id)
+                entry = entries.get(reading.number)
+                if entry is not None and reading.shards < len(entry.shards):
+                    continue
+                read.add(id)
+                counters = reading.counters
+                if counters.oldest_sent_ms or counters.visible or counters.dead:
                     rules.add_queue(_queue_facts(overview, reading, id))
+                else:
+                    rules.add_empty_queue(id, counters.received, reading.waiters)
             await asyncio.sleep(0)
         self._queues_read = len(overview.queues)
         stopped = {alarm.id for alarm in overview.alarms if alarm.kind == STOPPED}
@@ -174,7 +181,7 @@ class AlarmDesk:
             if not any(id.startswith(f"{STOPPED}.{shard.number}") for id in stopped)
         ]
         rules.add_servers(shards, self._node_facts(overview, ownership))
-        outcome = rules.finish({*known}, known.keys() - read)
+        outcome = rules.finish(known, known - read)
         for alarm in outcome.seen:
             self.book.renew(alarm)
         for id in outcome.ended:

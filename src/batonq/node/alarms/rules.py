@@ -7,7 +7,7 @@ last for a time, so that an alarm does not come and go with every message. Level
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from batonq.node.alarms.book import Alarm, alarm_id
@@ -84,7 +84,7 @@ class Condition(NamedTuple):
     of: str
     reached: int
     kept: int
-    text: str
+    text: Callable[[], str]  # only made for alarms that are raised
     value: float
     threshold: float
     queue: QueueFacts | None = None
@@ -135,6 +135,11 @@ class Rules:
         self._now_ms = now_ms
         self._alarms, self._ended, self._seen = [], [], set()
 
+    def add_empty_queue(self, id: str, received: int, waiting: int) -> None:
+        """A queue without messages needs only to be remembered."""
+        self._consumer(id, received, waiting > 0)
+        self.usual.observe(id, 0, self._now_ms)
+
     def add_queue(self, queue: QueueFacts) -> None:
         for condition in self._queue_conditions(queue):
             self._step(condition)
@@ -168,7 +173,9 @@ class Rules:
             self._ended.append(id)
 
     def _step(self, condition: Condition) -> None:
-        id = alarm_id(condition.kind, condition.of)
+        # The name of a queue is usable in a URL as it is.
+        of = condition.of
+        id = f"{condition.kind}.{of}" if condition.queue is not None else alarm_id(condition.kind, of)
         state = self.states.get(id, NOTHING)
         wanted = condition.reached if condition.reached > state.level else min(state.level, condition.kept)
         new = self._change(id, condition.kind, state, wanted)
@@ -203,7 +210,7 @@ class Rules:
             id=id,
             kind=kind.name,
             severity=severity_of(kind, level, word),
-            text=condition.text,
+            text=condition.text(),
             raised_ms=self._now_ms,
             last_ms=self._now_ms,
             queue=queue.name if queue is not None else "",
@@ -219,60 +226,82 @@ class Rules:
     # --- queues
 
     def _queue_conditions(self, queue: QueueFacts) -> Iterator[Condition]:
-        present, seen_ms = self._consumer(queue)
+        present, seen_ms = self._consumer(queue.id, queue.received, queue.waiting > 0 or queue.in_flight > 0)
         usual = self.usual.observe(queue.id, queue.visible, self._now_ms)
-        if not queue.age_ms and not queue.visible and not queue.dead and not queue.in_flight:
-            return
         if queue.dead_letters:
             waiting = queue.visible + queue.in_flight + queue.delayed
             if waiting:
-                text = f"{queue.name} has {plural(waiting, 'dead letter')}."
-                yield Condition("dead-letters", queue.id, 1, 1, text, waiting, 0, queue)
+                yield Condition(
+                    "dead-letters",
+                    queue.id,
+                    1,
+                    1,
+                    lambda: f"{queue.name} has {plural(waiting, 'dead letter')}.",
+                    waiting,
+                    0,
+                    queue,
+                )
         if queue.dead:
-            text = f"{queue.name} has {plural(queue.dead, 'dead message')}, and no dead-letter queue."
-            yield Condition("dead-messages", queue.id, 1, 1, text, queue.dead, 0, queue)
-        if queue.sla_ms:
-            yield from _sla(queue)
-        if queue.retention_ms:
-            yield from _retention(queue)
+            yield Condition(
+                "dead-messages",
+                queue.id,
+                1,
+                1,
+                lambda: f"{queue.name} has {plural(queue.dead, 'dead message')}, and no dead-letter queue.",
+                queue.dead,
+                0,
+                queue,
+            )
+        if queue.sla_ms and queue.age_ms > queue.sla_ms * SLA_OVER[0]:
+            yield _sla(queue)
+        if queue.retention_ms and queue.age_ms > queue.retention_ms * RETENTION_OVER[0]:
+            yield _retention(queue)
         if queue.visible:
             yield from self._depth(queue, usual)
             if not present and not queue.dead_letters:
                 yield self._no_consumer(queue, seen_ms)
 
-    def _consumer(self, queue: QueueFacts) -> tuple[bool, int]:
-        """Whether the queue has a consumer now, and when it last had one; 0: never."""
-        state = self._consumers.get(queue.id)
+    def _consumer(self, id: str, received: int, attended: bool) -> tuple[bool, int]:
+        """Whether a queue has a consumer now, and when it last had one; 0: never."""
+        state = self._consumers.get(id)
         if state is None:
-            state = self._consumers[queue.id] = [queue.received, 0]
+            state = self._consumers[id] = [received, 0]
         before, seen_ms = state
-        present = queue.waiting > 0 or queue.in_flight > 0 or queue.received > before >= 0
-        state[0] = queue.received
+        present = attended or received > before >= 0
+        state[0] = received
         if present or seen_ms > self._now_ms:
             state[1] = self._now_ms
         return present, state[1]
 
     def _no_consumer(self, queue: QueueFacts, seen_ms: int) -> Condition:
-        waiting = _waiting(queue)
-        if not seen_ms:
-            text = f"{waiting}, and no consumer receives from it."
-            return Condition("no-consumer", queue.id, 1, 1, text, queue.visible, 0, queue)
-        gone = duration(self._now_ms - seen_ms)
-        text = f"{waiting}, and its consumers are gone: none has received or polled for {gone}."
-        return Condition("consumer-gone", queue.id, 1, 1, text, queue.visible, 0, queue)
+        def never() -> str:
+            return f"{_waiting(queue)}, and no consumer receives from it."
+
+        def gone() -> str:
+            since = duration(self._now_ms - seen_ms)
+            return f"{_waiting(queue)}, and its consumers are gone: none has received or polled for {since}."
+
+        kind, text = ("consumer-gone", gone) if seen_ms else ("no-consumer", never)
+        return Condition(kind, queue.id, 1, 1, text, queue.visible, 0, queue)
 
     def _depth(self, queue: QueueFacts, usual: float | None) -> Iterator[Condition]:
+        visible = queue.visible
         mark = queue.depth_mark or self.marks.depth
-        if mark and queue.visible > mark * DEPTH_OVER:
-            text = f"{_waiting(queue)}; the mark is {mark:,}."
-            yield Condition("depth", queue.id, int(queue.visible > mark), 1, text, queue.visible, mark, queue)
+        if mark and visible > mark * DEPTH_OVER:
+
+            def deep() -> str:
+                return f"{_waiting(queue)}; the mark is {mark:,}."
+
+            yield Condition("depth", queue.id, int(visible > mark), 1, deep, visible, mark, queue)
         factor = self.marks.unusual_factor
         if factor and usual is not None:
             limit = max(usual * factor, UNUSUAL_MIN)
-            if queue.visible > limit * UNUSUAL_OVER:
-                text = f"{_waiting(queue)}; usually about {usual:,.0f} do."
-                reached = int(queue.visible > limit)
-                yield Condition("depth-unusual", queue.id, reached, 1, text, queue.visible, limit, queue)
+            if visible > limit * UNUSUAL_OVER:
+
+                def unusual() -> str:
+                    return f"{_waiting(queue)}; usually about {usual:,.0f} do."
+
+                yield Condition("depth-unusual", queue.id, int(visible > limit), 1, unusual, visible, limit, queue)
 
     # --- nodes
 
@@ -283,7 +312,7 @@ class Rules:
             whose = f"of node {node.name} " if node.name else ""
             if node.problem:
                 text = f"Node {node.name} does not answer: {node.problem}"
-                yield Condition("node-silent", node.name, 1, 1, text, 1, 0, node=node.name)
+                yield Condition("node-silent", node.name, 1, 1, text.__str__, 1, 0, node=node.name)
             if node.disk_total_bytes:
                 share = 1 - node.disk_free_bytes / node.disk_total_bytes
                 kept = sum(share >= mark - DISK_OVER for mark in shares)
@@ -295,42 +324,42 @@ class Rules:
                     reached = sum(share >= mark for mark in shares)
                     threshold = shares[max(0, reached - 1)]
                     yield Condition(
-                        "disk-space", node.name, reached, kept, text, round(share, 4), threshold, node=node.name
+                        "disk-space", node.name, reached, kept, text.__str__, round(share, 4), threshold, node=node.name
                     )
             for shard, frames in node.lag:
                 if frames > LAG_OVER_FRAMES:
                     of = f"{shard}@{node.name}"
                     text = f"Node {node.name} is {plural(frames, 'frame')} behind the owner of shard {shard}."
                     reached = int(frames > LAG_FRAMES)
-                    yield Condition("follower-lag", of, reached, 1, text, frames, LAG_FRAMES, node=node.name)
+                    yield Condition("follower-lag", of, reached, 1, text.__str__, frames, LAG_FRAMES, node=node.name)
 
 
 def _waiting(queue: QueueFacts) -> str:
     return f"{plural(queue.visible, 'message')} {'waits' if queue.visible == 1 else 'wait'} in {queue.name}"
 
 
-def _sla(queue: QueueFacts) -> Iterator[Condition]:
+def _sla(queue: QueueFacts) -> Condition:
+    def text() -> str:
+        late_ms = queue.age_ms - queue.sla_ms
+        how = f"is {duration(late_ms)} behind its SLA" if late_ms > 0 else "is near its SLA"
+        age = f"its oldest message is {duration(queue.age_ms)} old, and its SLA is {duration(queue.sla_ms)}"
+        return f"{queue.name} {how}: {age}."
+
     share = queue.age_ms / queue.sla_ms
-    if share <= SLA_OVER[0]:
-        return
-    late_ms = queue.age_ms - queue.sla_ms
-    age = f"its oldest message is {duration(queue.age_ms)} old, and its SLA is {duration(queue.sla_ms)}"
-    text = f"{queue.name} is {duration(late_ms)} behind its SLA" if late_ms > 0 else f"{queue.name} is near its SLA"
     reached, kept = sum(share > mark for mark in SLA_SHARES), sum(share > mark for mark in SLA_OVER)
-    threshold = queue.sla_ms / 1000
-    yield Condition("sla-age", queue.id, reached, kept, f"{text}: {age}.", queue.age_ms / 1000, threshold, queue)
+    return Condition("sla-age", queue.id, reached, kept, text, queue.age_ms / 1000, queue.sla_ms / 1000, queue)
 
 
-def _retention(queue: QueueFacts) -> Iterator[Condition]:
+def _retention(queue: QueueFacts) -> Condition:
+    def text() -> str:
+        left = duration(max(0, queue.retention_ms - queue.age_ms))
+        end = "is dead-lettered" if queue.expires_to_dead_letter else "is lost"
+        return f"The oldest message of {queue.name} {end} in {left}: the queue's retention ends."
+
     share = queue.age_ms / queue.retention_ms
-    if share <= RETENTION_OVER[0]:
-        return
-    left = duration(max(0, queue.retention_ms - queue.age_ms))
-    end = "is dead-lettered" if queue.expires_to_dead_letter else "is lost"
-    text = f"The oldest message of {queue.name} {end} in {left}: the queue's retention ends."
     reached, kept = sum(share > mark for mark in RETENTION_SHARES), sum(share > mark for mark in RETENTION_OVER)
     threshold = queue.retention_ms / 1000
-    yield Condition("retention-age", queue.id, reached, kept, text, queue.age_ms / 1000, threshold, queue)
+    return Condition("retention-age", queue.id, reached, kept, text, queue.age_ms / 1000, threshold, queue)
 
 
 def _shard_conditions(shards: Iterable[ShardFacts]) -> Iterator[Condition]:
@@ -338,9 +367,9 @@ def _shard_conditions(shards: Iterable[ShardFacts]) -> Iterator[Condition]:
         if shard.state != "serving":
             why = f": {shard.why}" if shard.why else "."
             text = f"Shard {shard.number} is not served{why}"
-            yield Condition("shard-unserved", str(shard.number), 1, 1, text, 1, 0)
+            yield Condition("shard-unserved", str(shard.number), 1, 1, text.__str__, 1, 0)
         if shard.moves >= MOVES_OVER:
             minutes = MOVES_MS // 60_000
             text = f"Shard {shard.number} has changed its owner {shard.moves} times in {minutes} minutes."
             reached = int(shard.moves >= MOVES)
-            yield Condition("ownership-flapping", str(shard.number), reached, 1, text, shard.moves, MOVES)
+            yield Condition("ownership-flapping", str(shard.number), reached, 1, text.__str__, shard.moves, MOVES)
