@@ -7,6 +7,7 @@ divide by the time between the first and the last sample, and do not extrapolate
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -285,12 +286,12 @@ def _over_time(name: str, points: list[tuple[float, float]]) -> float | None:
     if name == "max_over_time":
         return max(values)
     if name == "changes":
-        return float(sum(a != b for a, b in zip(values, values[1:], strict=False)))
+        return float(sum(a != b for a, b in itertools.pairwise(values)))
     if len(points) < 2:
         return None
     if name == "delta":
         return values[-1] - values[0]
-    rise = sum(after - before if after >= before else after for before, after in zip(values, values[1:], strict=False))
+    rise = sum(after - before if after >= before else after for before, after in itertools.pairwise(values))
     return rise if name == "increase" else rise / (points[-1][0] - points[0][0])
 
 
