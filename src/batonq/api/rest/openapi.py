@@ -56,7 +56,12 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
 _NAME = {"queue": "$response.body#/name"}
 _SAME = {"queue": "$request.path.queue"}
 _LEASED = {**_SAME, "receipt": "$response.body#/messages/0/receiptHandle"}
+_SENT = {**_SAME, "message": "$response.body#/messageId"}
 _JOB = {"job": "$response.body#/jobId"}
+_KEY = {"key": "$response.body#/keyId"}
+_BACKUP = {"backup": "$response.body#/backup"}
+_ONE_MESSAGE = ("getMessage", "editMessage", "retryMessage", "deleteMessage")
+_ONE_JOB = ("getJob", "cancelJob", "pauseJob", "resumeJob")
 _OF_A_QUEUE = (
     "getQueue",
     "updateQueue",
@@ -69,13 +74,19 @@ _OF_A_QUEUE = (
     "deleteQueue",
     "redrive",
     "listJobs",
+    "deleteMessages",
+    "listDeadLetters",
+    "listConsumers",
 )
 _LINKS: dict[tuple[str, int], dict[str, dict[str, str]]] = {
     ("createQueue", 201): dict.fromkeys(_OF_A_QUEUE, _NAME),
-    ("sendMessage", 202): dict.fromkeys(("receive", "peek"), _SAME),
+    ("sendMessage", 202): {**dict.fromkeys(("receive", "peek"), _SAME), **dict.fromkeys(_ONE_MESSAGE, _SENT)},
     ("sendBatch", 202): dict.fromkeys(("receive", "peek"), _SAME),
     ("receive", 200): dict.fromkeys(("ack", "nack", "changeVisibility"), _LEASED),
-    ("redrive", 202): dict.fromkeys(("getJob", "cancelJob", "pauseJob", "resumeJob"), _JOB),
+    ("redrive", 202): dict.fromkeys(_ONE_JOB, _JOB),
+    ("deleteMessages", 202): dict.fromkeys(_ONE_JOB, _JOB),
+    ("createKey", 201): dict.fromkeys(("disableKey", "enableKey"), _KEY),
+    ("createBackup", 201): dict.fromkeys(("readBackupCatalog", "finishBackup"), _BACKUP),
 }
 _KNOWN = {operation.name for operation in OPERATIONS}
 
