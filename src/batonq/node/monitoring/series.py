@@ -168,7 +168,8 @@ class Book:
         self.server = Track(0)
         self.queues: dict[int, Track] = {}
         self.marks: list[Mark] = []
-        self.step = 0  # the newest step of the finest resolution
+        self.step = 0  # the current step of the finest resolution
+        self.first_step = 0  # the first one in which this node took samples
         self._queues_max = queues_max
         self._dropped: dict[int, int] = {}  # queues whose track was dropped, and when
         self._dirty: list[dict[int, None]] = [{} for _ in RESOLUTIONS]  # tracks that changed in the current step
@@ -218,7 +219,7 @@ class Book:
         """
         for dirty in self._dirty:
             dirty.update(dict.fromkeys(self.queues))
-        self.step = now_ms // (SAMPLE_S * 1000)
+        self.step = self.first_step = now_ms // (SAMPLE_S * 1000)
         self._began_ms = [now_ms] * len(RESOLUTIONS)
 
     def due(self, now_ms: int) -> list[tuple[int, int, list[Track]]]:
