@@ -96,18 +96,18 @@ def rates_of(queue: QueueReading) -> dict[str, float]:
 
 
 async def queue_series(call: Call) -> Answer:
+    range_name = _range(call)
     queue = call.queue()
-    return Answer(200, shown(await _read(call, queue.number), queue.name))
+    return Answer(200, shown(await call.broker.monitor.series.read(range_name, queue.number), queue.name))
 
 
 async def server_series(call: Call) -> Answer:
     call.require_operator(False)
-    return Answer(200, shown(await _read(call, None)))
+    return Answer(200, shown(await call.broker.monitor.series.read(_range(call), None)))
 
 
-async def _read(call: Call, queue: int | None) -> series_reader.Series:
-    values = query(call, ("range",))
-    return await call.broker.monitor.series.read(choice(values, "range", RANGES, RANGES[0]), queue)
+def _range(call: Call) -> str:
+    return choice(query(call, ("range",)), "range", RANGES, RANGES[0])
 
 
 def shown(series: series_reader.Series, queue: str = "") -> shapes.Series:

@@ -153,6 +153,8 @@ class Sampler:
 
     def _add(self, slice_: _Slice, number: int, before: Seen | None, seen: Seen, now_ms: int) -> None:
         """Add what has changed in a queue to its track and to the server's. `before` is None at the first look."""
+        if before == seen:
+            return  # a new queue, still empty
         server = self.book.server
         levels = (0,) * len(DEPTHS) if before is None else before[_COUNT:]
         for at, level in enumerate(seen[_COUNT:]):
@@ -252,14 +254,14 @@ class SeriesKeeper:
         self._exist = exist  # the numbers of all queues
         self._now_ms = now_ms
         self._size = 0
-        self._begun = False  # nothing is saved before what was saved earlier is loaded
+        self.begun = False  # nothing is saved before what was saved earlier is loaded
 
     async def run(self, started: str) -> None:
         """Run until cancelled. `started` is the text of the mark at the beginning."""
         await self._load()
         self._sampler.book.mark(self._now_ms(), "start", started)
         await self._sampler.begin()
-        self._begun = True
+        self.begun = True
         samples = 0
         while True:
             await asyncio.sleep(SAMPLE_S - self._now_ms() / 1000 % SAMPLE_S)
@@ -272,7 +274,7 @@ class SeriesKeeper:
     async def save(self) -> None:
         book = self._sampler.book
         book.forget(self._exist())
-        if self._file is not None and self._begun:
+        if self._file is not None and self.begun:
             self._size = await asyncio.to_thread(self._file.save, book.dump())
 
     async def _load(self) -> None:
