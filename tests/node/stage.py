@@ -7,7 +7,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,6 +112,11 @@ class Stage:
         receipts = [delivery.receipt for delivery in deliveries]
         assert not any(await brokers.delete(self.node.broker, queue, receipts))
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 - any condition
+                await asyncio.sleep(0.01)
+
     async def later(self, seconds: float) -> None:
         """Let time pass, and take a sample at its end."""
         await self.node.advance_clock(int(seconds * 1000))
@@ -131,8 +136,8 @@ async def on_stage(directory: Path, **settings: Any) -> AsyncIterator[Stage]:
         server = compose(node)
         await server.start("127.0.0.1", 0)
         try:
-            await node.sampler.begin()
             stage = Stage(node, server)
+            await stage.until(lambda: node._keeping_series is not None and node._keeping_series.begun)
             yield stage
             await stage.end()
         finally:

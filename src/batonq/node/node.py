@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import socket
 import time
@@ -46,7 +47,10 @@ from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.monitoring.node_metrics import NodeMetrics
 from batonq.node.monitoring.overview import Overview, OverviewReader
 from batonq.node.monitoring.process import LagMeter, watch_garbage
-from batonq.node.monitoring.sampler import Sampler
+from batonq.node.monitoring.queue_listing import QueueLister
+from batonq.node.monitoring.sampler import Sampler, SeriesKeeper
+from batonq.node.monitoring.series_file import SeriesFile
+from batonq.node.monitoring.series_reader import SeriesReader
 from batonq.node.monitoring.tracing import BrokerTracing, export_to
 from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.routing.channels import Channels, PortTransport, Transport
@@ -122,6 +126,7 @@ class Node:
         self.everywhere = Everywhere(settings.node or socket.gethostname())
         self.sampler = Sampler(self.shards, self.clock.now_ms, settings.series_queues_max)
         self._sampling: asyncio.Task[None] | None = None
+        self._keeping_series: SeriesKeeper | None = None
         self._watching: asyncio.Task[None] | None = None
         self.alarm_desk: AlarmDesk
         self.monitor: ServerMonitor
@@ -152,7 +157,9 @@ class Node:
             await self._close()
             raise
         self.started = True
-        self._sampling = self._loop.create_task(self.sampler.run())
+        file = SeriesFile(os.path.join(self.settings.data, self._series_name())) if self.world.threads else None
+        self._keeping_series = SeriesKeeper(self.sampler, file, lambda: self._entries().keys(), self.clock.now_ms)
+        self._sampling = self._loop.create_task(self._keeping_series.run(f"Node {self.everywhere.name} started."))
         if self.world.threads:  # in simulated time, the loop is never late
             watch_garbage()
             self._measuring = self._loop.create_task(self._lag.run())
@@ -370,6 +377,15 @@ class Node:
             everywhere=self.everywhere,
             alarms=self.alarm_desk,
             seconds=self._loop.time,
+            queues=QueueLister(
+                everywhere=self.everywhere,
+                entries=self._entries,
+                shards=self.shards,
+                reader=self._overview_reader,
+                sampler=self.sampler,
+                now_ms=self.clock.now_ms,
+            ),
+            series=SeriesReader(self.everywhere, self.sampler, self.clock.now_ms, self._overview_reader.depths),
         )
         self.everywhere.provide("cluster", self._tell_cluster)
 
@@ -420,7 +436,16 @@ class Node:
         if self.broker.history.waiting:
             self.broker.history.look(keeper.number)
 
+    def _series_name(self) -> str:
+        """The file with the time series of this node."""
+        return "series.bin"
+
     def _shard_opened(self, keeper: ShardKeeper) -> None:
+        if self.started:
+            kind, text = "reopened", f"Shard {keeper.number} was reopened after a failure."
+            if self.in_cluster:
+                kind, text = "takeover", f"Node {self.everywhere.name} took over shard {keeper.number}."
+            self.sampler.book.mark(self.clock.now_ms(), kind, text)
         self.broker.reconcile(keeper)
         self._channels.look(keeper)
 
@@ -440,6 +465,8 @@ class Node:
         """Commit all decisions, save snapshots, and release the data directory."""
         self.stop_waiting()
         await end(self._sampling, self._upkeep)
+        if self._keeping_series is not None:
+            await self._keeping_series.save()
         if self.started:
             await self.broker.finish_control()
             await self._channels.close()

@@ -417,6 +417,40 @@ _WRITTEN |= {
     "Report.bytes": "Size of the file.",
     "Report.modifiedAtMs": "Time when the file was written.",
 }
+_WRITTEN |= {
+    # --- queues in figures, and time series
+    "QueueStats.total": "Number of queues that the search found.",
+    "QueueStats.offset": "Number of queues before this page.",
+    "QueueStats.atMs": "Time to which the figures refer.",
+    "QueueStats.queues": "The queues of this page.",
+    "QueueSummary.account": "The queue's account.",
+    "QueueSummary.deadLetterQueue": "Name of the queue's dead-letter queue, if it has one.",
+    "QueueSummary.maxReceiveCount": "Number of receives after which a message is dead-lettered, if that is set.",
+    "QueueSummary.sentPerSecond": "Messages sent per second, over the last 30 seconds.",
+    "isDeadLetterQueue": "Whether another queue has this one as its dead-letter queue.",
+    "QueueSummary.sources": "The queues that have this one as their dead-letter queue.",
+    "QueueSummary.severity": "The severity of the queue's alarms, if it is set.",
+    "QueueSummary.arrived": "Number of messages that arrived from another queue.",
+    "QueueSummary.expired": "Number of messages that expired.",
+    "trend": "Visible messages at 20 moments of the last 15 minutes, the newest last.",
+    "QueueSummary.level": "Whether the queue needs attention.",
+    "QueueSummary.note": "Why the queue needs attention; empty if it does not.",
+    "Series.queue": "Name of the queue; missing for the whole server.",
+    "range": "How far back the series goes.",
+    "stepSeconds": "Length of a step.",
+    "startAtMs": "Start of the first step.",
+    "endAtMs": "End of the last step.",
+    "values": (
+        "By name, one value per step; null if the server did not run, or if there is nothing to measure. Rates per "
+        "second: sent, received, acked, retried, deadLettered, expired. At the end of the step: visible, inFlight, "
+        "delayed, oldestSeconds. Percentiles in milliseconds: queueWait, handling and endToEnd, each with P50Ms, P95Ms "
+        "and P99Ms."
+    ),
+    "Series.marks": "Events: start (a node started), takeover (a node took over a shard), reopened (a shard was).",
+    "SeriesMark.atMs": "Time of the event.",
+    "SeriesMark.kind": "What happened: start, takeover or reopened.",
+    "SeriesMark.text": "What happened, for people.",
+}
 _SETTINGS = {camel(row.member): row.meaning for row in REST_ATTRIBUTES}
 MEANINGS = {
     **_WRITTEN,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from batonq.api.rest import alarm_shapes as alarmshapes
 from batonq.api.rest import (
@@ -27,6 +27,7 @@ from batonq.api.rest import (
     receiving,
     reports,
     sending,
+    series,
     shapes,
     status,
 )
@@ -35,6 +36,7 @@ from batonq.api.rest import job_shapes as jobshapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import message_shapes as messageshapes
 from batonq.api.rest import queue_shapes as queueshapes
+from batonq.api.rest import series_shapes as seriesshapes
 from batonq.api.rest import status_shapes as statusshapes
 from batonq.api.rest.service import Answer, Call, Finish
 from batonq.node.alarms.document import Alarm
@@ -653,6 +655,52 @@ _CONSUMERS = (
     ),
 )
 
+_RANGE = (
+    "range",
+    Literal["15m", "1h", "6h", "24h", "72h"],
+    "How far back: 15m in steps of 5 s, 1h of 15 s, 6h of 1 min, 24h of 5 min, 72h of 15 min. Default: 15m.",
+)
+_SERIES = (
+    Operation(
+        name="listQueueStats",
+        method="GET",
+        path="/v1/queues:stats",
+        summary="List queues with their figures: searched, sorted, and in pages.",
+        run=series.list_queue_stats,
+        answers={200: seriesshapes.QueueStats},
+        parameters=(
+            ("search", str, "Only queues whose name contains this text."),
+            (
+                "sort",
+                seriesshapes.Sort,
+                "What to sort by. sent, received, acked: by the rate, then the total. dead: dead letters count too.",
+            ),
+            ("order", Literal["asc", "desc"], "The order. By default names are ascending, figures descending."),
+            ("offset", int, "Number of queues to skip."),
+            ("limit", int, "Maximum number of queues: 1 to 1,000 (default 100)."),
+        ),
+    ),
+    Operation(
+        name="queueSeries",
+        method="GET",
+        path="/v1/queues/{queue}/series",
+        summary="Get a queue's rates, depths, ages and latencies over time.",
+        run=series.queue_series,
+        answers={200: seriesshapes.Series},
+        errors=(404,),
+        parameters=(_RANGE,),
+    ),
+    Operation(
+        name="serverSeries",
+        method="GET",
+        path="/v1/series",
+        summary="Get the rates, depths, ages and latencies of all queues together over time. For the whole server.",
+        run=series.server_series,
+        answers={200: seriesshapes.Series},
+        parameters=(_RANGE,),
+    ),
+)
+
 OPERATIONS: tuple[Operation, ...] = (
     *_QUEUES,
     *_MESSAGES,
@@ -663,6 +711,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *_ACCESS,
     *_DEFINITIONS,
     *_ALARMS,
+    *_SERIES,
     *_REPORTS,
     *_BACKUPS,
 )

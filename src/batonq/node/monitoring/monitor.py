@@ -11,6 +11,8 @@ from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.monitoring.exposition import DECODER
 from batonq.node.monitoring.metrics import HTTP_CONNECTIONS
 from batonq.node.monitoring.overview import Overview
+from batonq.node.monitoring.queue_listing import QueueLister
+from batonq.node.monitoring.series_reader import SeriesReader
 from batonq.node.settings import Settings
 
 CHEAP_S = 0.02  # an overview that takes less is read anew whenever somebody asks
@@ -30,7 +32,11 @@ class ServerMonitor:
         everywhere: Everywhere,
         alarms: AlarmDesk,
         seconds: Callable[[], float],
+        queues: QueueLister,
+        series: SeriesReader,
     ) -> None:
+        self.queues = queues
+        self.series = series
         self.settings = settings
         self.everywhere = everywhere
         self.alarms = alarms

@@ -126,6 +126,7 @@ class Overview:
         return min((node.started_ms for node in self.nodes if node.started_ms), default=0)
 
 
+NO_COUNTERS = Counters(*(0,) * len(Counters._fields))
 DECODER = msgspec.msgpack.Decoder(Overview)
 
 
@@ -209,6 +210,33 @@ class OverviewReader:
                 await committed(keeper.host())
             await asyncio.sleep(0)
         return overview
+
+    def depths(self, number: int, now_ms: int) -> list[float]:
+        """Visible, in flight and delayed messages of a queue, and the age of the oldest in seconds, as they are now on
+        this node's shards.
+        """
+        hosts = [keeper.host() for keeper in self._shards if keeper.serving]
+        found = [host.shard.counters(number) for host in hosts if number in host.shard.queues]
+        whole = summed(found) if found else NO_COUNTERS
+        age_s = max(0, now_ms - whole.oldest_sent_ms) / 1000 if whole.oldest_sent_ms else 0.0
+        return [whole.visible, whole.in_flight, whole.delayed, age_s]
+
+    async def read_queues(self, numbers: Sequence[int]) -> list[QueueReading]:
+        """The readings of some queues, as far as this node serves them. Blocked groups are not counted."""
+        catalog = self._catalog.current()
+        serving = {keeper.number: keeper for keeper in self._shards if keeper.serving and _advance(keeper)}
+        found: list[QueueReading] = []
+        for number in numbers:
+            entry = catalog.queues.get(number)
+            if entry is None:
+                continue
+            keepers = [serving[shard] for shard in entry.shards if shard in serving]
+            reading = self._read_queue(catalog, entry, keepers, {})
+            if reading is not None:
+                found.append(reading)
+        for keeper in serving.values():
+            await committed(keeper.host())
+        return found
 
     def _read_queue(
         self, catalog: Catalog, entry: QueueEntry, keepers: Sequence[ShardKeeper], blocked: dict[tuple[int, int], int]
@@ -297,7 +325,7 @@ def joined(parts: Sequence[Part], catalog: Catalog | None, shards: int) -> Overv
         for queue in part.queues:
             readings.setdefault(queue.number, []).append(queue)
     for number, same in readings.items():
-        whole.queues.append(same[0] if len(same) == 1 else _joined_queue(same))
+        whole.queues.append(same[0] if len(same) == 1 else joined_queue(same))
         entry = queues.get(number)
         if entry is not None and whole.queues[-1].shards < len(entry.shards):
             whole.missing += 1
@@ -320,7 +348,7 @@ def joined(parts: Sequence[Part], catalog: Catalog | None, shards: int) -> Overv
     return whole
 
 
-def _joined_queue(same: Sequence[QueueReading]) -> QueueReading:
+def joined_queue(same: Sequence[QueueReading]) -> QueueReading:
     """A queue whose shards were read by several nodes."""
     rates = NO_RATES
     for reading in same:
@@ -332,6 +360,28 @@ def _joined_queue(same: Sequence[QueueReading]) -> QueueReading:
         oldest_visible_ms=min((one.oldest_visible_ms for one in same if one.oldest_visible_ms), default=0),
         blocked_groups=sum(reading.blocked_groups for reading in same),
         rates=rates,
+    )
+
+
+def unread_queue(entry: QueueEntry) -> QueueReading:
+    """A queue of which nothing could be read, because its shards are not served."""
+    policy, target = entry.policy, entry.dead_letter_target
+    return QueueReading(
+        account=entry.account,
+        name=entry.name,
+        fifo=entry.fifo,
+        shard=entry.shard,
+        sla_seconds=policy.sla_seconds,
+        dead_letters=False,
+        waiters=0,
+        counters=NO_COUNTERS,
+        number=entry.number,
+        shards=0,
+        retention_seconds=policy.retention_ms // 1000,
+        dead_letter_queue=target.name if target is not None else "",
+        max_receives=policy.max_receives,
+        severity=policy.alarm_severity,
+        created_ms=entry.created_ms,
     )
 
 

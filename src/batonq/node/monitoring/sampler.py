@@ -7,7 +7,7 @@ more than that comparison. What is kept is what was committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -16,11 +16,14 @@ from batonq.core.shard.state.columns import NIL
 from batonq.errors import BatonError
 from batonq.node.monitoring.histogram import BUCKETS
 from batonq.node.monitoring.series import DEPTHS, KINDS, RATES, SAMPLE_S, Book
+from batonq.node.monitoring.series_file import SeriesFile
 from batonq.node.shard_host.host import committed
 from batonq.node.shard_host.keeper import ShardKeeper
 
 AT_ONCE = 400  # queues that are compared before other requests get a turn
 CHANGED_AT_ONCE = 50  # and queues that changed
+SAVE_S = 60.0
+SAVE_BYTES = 4 << 20
 RATE_STEPS = 6  # rates are over this many samples: 30 s
 
 # In the order of series.RATES and series.DEPTHS. Messages that arrive from another queue are not sent by a client.
@@ -62,7 +65,7 @@ class _Slice:
 
 
 class Sampler:
-    """`book` has the time series. `run` is the task that takes the samples."""
+    """`book` has the time series."""
 
     def __init__(self, shards: Sequence[ShardKeeper], now_ms: Callable[[], int], queues_max: int) -> None:
         self.book = Book(queues_max)
@@ -70,14 +73,6 @@ class Sampler:
         self._now_ms = now_ms
         self.sums_ms = [0] * len(KINDS)  # of the durations in the server's histograms
         self._slices: dict[int, _Slice] = {}
-
-    async def run(self) -> None:
-        """Run until cancelled."""
-        await self.begin()
-        while True:
-            now_ms = self._now_ms()
-            await asyncio.sleep(SAMPLE_S - now_ms / 1000 % SAMPLE_S)
-            await self.sample()
 
     async def begin(self) -> None:
         """Look at all queues once: what happened before is not part of the series."""
@@ -114,7 +109,8 @@ class Sampler:
     def rates(self, queue: int) -> Rates:
         """The rates of a queue on this node's shards over the last half minute."""
         track = self.book.queues.get(queue)
-        return NO_RATES if track is None else Rates(*track.rates(self.book.step - 1, RATE_STEPS))
+        steps = min(RATE_STEPS, self.book.step - self.book.first_step)
+        return NO_RATES if track is None or steps < 1 else Rates(*track.rates(self.book.step - 1, steps))
 
     # --- looking ------------------------------------------------------------------------------------
 
@@ -157,6 +153,8 @@ class Sampler:
 
     def _add(self, slice_: _Slice, number: int, before: Seen | None, seen: Seen, now_ms: int) -> None:
         """Add what has changed in a queue to its track and to the server's. `before` is None at the first look."""
+        if before == seen:
+            return  # a new queue, still empty
         server = self.book.server
         levels = (0,) * len(DEPTHS) if before is None else before[_COUNT:]
         for at, level in enumerate(seen[_COUNT:]):
@@ -239,3 +237,52 @@ class Sampler:
     def _oldest(self, number: int) -> int:
         times = (slice_.oldest_ms.get(number, 0) for slice_ in self._slices.values())
         return min((time_ms for time_ms in times if time_ms), default=0)
+
+
+class SeriesKeeper:
+    """Takes samples, and keeps the series in a file: written at most once a minute, more rarely if there is much."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        file: SeriesFile | None,
+        exist: Callable[[], Iterable[int]],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._sampler = sampler
+        self._file = file
+        self._exist = exist  # the numbers of all queues
+        self._now_ms = now_ms
+        self._size = 0
+        self.begun = False  # nothing is saved before what was saved earlier is loaded
+
+    async def run(self, started: str) -> None:
+        """Run until cancelled. `started` is the text of the mark at the beginning."""
+        await self._load()
+        self._sampler.book.mark(self._now_ms(), "start", started)
+        await self._sampler.begin()
+        self.begun = True
+        samples = 0
+        while True:
+            await asyncio.sleep(SAMPLE_S - self._now_ms() / 1000 % SAMPLE_S)
+            await self._sampler.sample()
+            samples += 1
+            if samples * SAMPLE_S >= SAVE_S * max(1, self._size / SAVE_BYTES):
+                samples = 0
+                await self.save()
+
+    async def save(self) -> None:
+        book = self._sampler.book
+        book.forget(self._exist())
+        if self._file is not None and self.begun:
+            self._size = await asyncio.to_thread(self._file.save, book.dump())
+
+    async def _load(self) -> None:
+        if self._file is None:
+            return
+        data = await asyncio.to_thread(self._file.load)
+        if data is not None:
+            try:
+                self._sampler.book.load(data, self._exist(), self._now_ms())
+            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as problem:
+                self._file.tell_damage(problem)

@@ -168,7 +168,8 @@ class Book:
         self.server = Track(0)
         self.queues: dict[int, Track] = {}
         self.marks: list[Mark] = []
-        self.step = 0  # the newest step of the finest resolution
+        self.step = 0  # the current step of the finest resolution
+        self.first_step = 0  # the first one in which this node took samples
         self._queues_max = queues_max
         self._dropped: dict[int, int] = {}  # queues whose track was dropped, and when
         self._dirty: list[dict[int, None]] = [{} for _ in RESOLUTIONS]  # tracks that changed in the current step
@@ -218,7 +219,7 @@ class Book:
         """
         for dirty in self._dirty:
             dirty.update(dict.fromkeys(self.queues))
-        self.step = now_ms // (SAMPLE_S * 1000)
+        self.step = self.first_step = now_ms // (SAMPLE_S * 1000)
         self._began_ms = [now_ms] * len(RESOLUTIONS)
 
     def due(self, now_ms: int) -> list[tuple[int, int, list[Track]]]:
@@ -264,12 +265,12 @@ class Book:
             step = first + place
             row_at = bisect_right(ring.steps, step) - 1
             if row_at < 0:
-                if (step + 1) * step_s * 1000 < track.since_ms:
+                if (step + 1) * step_s * 1000 <= track.since_ms:
                     continue
-                row, own = _EMPTY_ROW, False
+                row, own, later_s = ring.row(0) if ring.steps else _EMPTY_ROW, False, 0  # it was idle until then
             else:
                 row, own = ring.row(row_at), ring.steps[row_at] == step
-            later_s = 0 if own or row_at < 0 else (step - ring.steps[row_at]) * step_s
+                later_s = (step - ring.steps[row_at]) * step_s
             for name in range(WIDTH):
                 value = row[name]
                 if name < len(RATES):
@@ -298,7 +299,7 @@ class Book:
         *levels, age_s = depths or (0.0,) * (len(DEPTHS) + 1)
         for place in covered:
             end_ms = (first + place + 1) * step_s * 1000
-            if end_ms < since_ms:
+            if end_ms <= since_ms:
                 continue
             for name in range(len(RATES)):
                 columns[name][place] = 0.0

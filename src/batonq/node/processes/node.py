@@ -169,6 +169,9 @@ class ProcessNode(RoutedNode):
 
     # --- over all processes ---------------------------------------------------------------------------
 
+    def _series_name(self) -> str:
+        return f"series-{self.place.name}.bin"
+
     def _other_addresses(self) -> dict[str, str]:
         up = self.owners.others()
         return {name_of(number): up.get(number, "") for number in range(self.place.of) if number != self.place.number}
