@@ -13,7 +13,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.node.node import Node
-from batonq.node.operations.pages import load_or_make_token
+from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.settings import Settings
 
 

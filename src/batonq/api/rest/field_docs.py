@@ -382,7 +382,7 @@ _WRITTEN = {
     "threshold": "The mark that the value has passed.",
     "Alarm.endedAtMs": "Time when the alarm ended.",
     "acknowledgedAtMs": "Time when the alarm was acknowledged.",
-    "acknowledgedBy": "Key, or address, that acknowledged the alarm.",
+    "acknowledgedBy": "Who acknowledged the alarm: a key, the admin token, or in development an address.",
     "note": "Note of whoever acknowledged the alarm.",
     "WebhookResults.results": "One result per webhook.",
     "webhook": "The webhook's address; its path is not shown.",

@@ -193,7 +193,7 @@ class AlarmBook:
         self._least_rank = -1
         alarm.ended_ms = self._now_ms()
         self.history.appendleft(alarm)
-        events.info("alarm_cleared", f"No longer: {alarm.text}", alarm=alarm.id)
+        events.info("alarm_cleared", f"Alarm over: {alarm.text}", alarm=alarm.id)
         self._tell(CLEARED, alarm)
 
     def acknowledge(self, id: str, by: str, note: str = "") -> Alarm:
@@ -202,7 +202,7 @@ class AlarmBook:
         if alarm is None:
             raise NotFound(f"No alarm {id[:OBJECT_LENGTH_MAX]!r} is active. GET /v1/alarms lists the active ones.")
         alarm.acknowledged_ms, alarm.acknowledged_by, alarm.note = self._now_ms(), by, note[:NOTE_LENGTH_MAX]
-        events.info("alarm_acknowledged", f"Acknowledged by {by}: {alarm.text}", alarm=id)
+        events.info("alarm_acknowledged", f"Alarm acknowledged by {by}: {alarm.text}", alarm=id)
         self._tell(ACKNOWLEDGED, alarm)
         return alarm
 
@@ -299,4 +299,4 @@ def _rank(alarm: Alarm) -> int:
 
 def _log(alarm: Alarm) -> None:
     fields = {"queue": alarm.queue} if alarm.queue else {}
-    events.warning("alarm", alarm.text, alarm=alarm.id, severity=alarm.severity, **fields)
+    events.warning("alarm", f"Alarm: {alarm.text}", alarm=alarm.id, severity=alarm.severity, **fields)
