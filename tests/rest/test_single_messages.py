@@ -138,8 +138,9 @@ def test_delete_one_message(rest: Rest) -> None:
         ({"body": {"n": 2}}, {"n": 2}, {"a": "x", "b": 1}),
         ({"body": "text"}, "text", {"a": "x", "b": 1}),
         ({"body": None}, None, {"a": "x", "b": 1}),
-        ({"attributes": {"b": None, "c": 2}}, {"n": 1}, {"a": "x", "c": 2}),
-        ({"body": [1], "attributes": {"a": "y"}}, [1], {"a": "y", "b": 1}),
+        ({"setAttributes": {"c": 2}, "removeAttributes": ["b", "none"]}, {"n": 1}, {"a": "x", "c": 2}),
+        ({"body": [1], "setAttributes": {"a": "y"}}, [1], {"a": "y", "b": 1}),
+        ({"attributes": {"c": 2}}, {"n": 1}, {"c": 2}),
     ],
 )
 def test_edit_one_message(rest: Rest, packed: Rest, change: object, body: object, attributes: object) -> None:
@@ -168,6 +169,7 @@ def test_edit_bytes(rest: Rest) -> None:
         ({"body": "x" * 1_100_000}, "larger than"),
         ({"attributes": {"": "x"}}, "name"),
         ({"attributes": {"a": True}}, "attributes"),
+        ({"attributes": {}, "setAttributes": {"a": 1}}, "attributes alone"),
         ({"other": 1}, "other"),
     ],
 )
@@ -290,9 +292,9 @@ def test_a_job_deletes_messages(rest: Rest) -> None:
     ids = [message["currentId"] for message in rest.good("GET", f"{queue}/messages?state=VISIBLE")["messages"][:2]]
     done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"filter": {"messageIds": ids}}))
     assert done["moved"] == 2
-    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"all": True, "maxMessages": 3}))
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"maxMessages": 3}))
     assert done["moved"] == 3
-    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"all": True}))
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {}))
     assert len(bodies(rest, queue)) == 2 and rest.stats(queue)["inFlight"] == 2
     listed = rest.good("GET", f"{queue}/jobs")["jobs"]
     assert [job["kind"] for job in listed] == ["delete"] * 4
@@ -301,11 +303,9 @@ def test_a_job_deletes_messages(rest: Rest) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({}, "Name the messages"),
-        ({"filter": {}}, "Name the messages"),
-        ({"filter": {"bodyContains": "x"}, "all": True}, "Name the messages"),
         ({"filter": {"nothing": 1}}, "nothing"),
-        ({"all": True, "maxMessagesPerSecond": 0}, "maxMessagesPerSecond"),
+        ({"maxMessagesPerSecond": 0}, "maxMessagesPerSecond"),
+        ({"maxMessages": 0}, "maxMessages"),
     ],
 )
 def test_delete_jobs_that_are_refused(rest: Rest, spec: object, says: str) -> None:
@@ -318,9 +318,9 @@ def test_the_jobs_of_all_queues(rest: Rest) -> None:
     for queue in (one, two):
         for number in range(5):
             rest.send(queue, number)
-    first = rest.good("POST", f"{one}:delete-messages", {"all": True})
+    first = rest.good("POST", f"{one}:delete-messages", {})
     wait_for(rest, first)
-    second = rest.good("POST", f"{two}:delete-messages", {"all": True, "maxMessagesPerSecond": 1})
+    second = rest.good("POST", f"{two}:delete-messages", {"maxMessagesPerSecond": 1})
     rest.good("POST", f"/v1/jobs/{second['jobId']}:pause")
     both = rest.good("GET", "/v1/jobs")
     assert [job["jobId"] for job in both["jobs"]] == [second["jobId"], first["jobId"]]
