@@ -125,8 +125,9 @@ def bodies(rest: Rest, queue: str) -> list[Any]:
 
 def test_delete_one_message(rest: Rest) -> None:
     queue = rest.create()
-    first, second = rest.send(queue, "a"), rest.send(queue, "b")
+    first = rest.send(queue, "a")
     rest.receive(queue, 1, consumer="ann")
+    second = rest.send(queue, "b")
     answer = rest("DELETE", f"{queue}/messages/{first['messageId']}")
     assert (answer.status, answer.code) == (409, "message_held") and "ann holds" in answer.value["detail"]
     assert rest("DELETE", f"{queue}/messages/{second['messageId']}").status == 204

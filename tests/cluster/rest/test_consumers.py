@@ -1,3 +1,0 @@
-"""The tests of REST on a cluster: each request at a node that chance picks."""
-
-from tests.rest.test_consumers import *  # noqa: F403
