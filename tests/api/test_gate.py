@@ -30,7 +30,6 @@ DOORS = {
     "metrics": ("GET", "/metrics", "", b""),
     "health": ("GET", "/livez", "", b""),
     "clock": ("POST", "/_baton/clock/advance", AS_JSON, b'{"seconds": 3600}'),
-    "peek": ("POST", "/_baton/peek", AS_JSON, b'{"queue": "mine"}'),
     "link": ("GET", "/?Action=CreateQueue&QueueName=evil", "", b""),
     "form": ("POST", "/", "Content-Type: application/x-www-form-urlencoded\r\n", b"Action=CreateQueue&QueueName=evil"),
     "json": ("POST", "/", "X-Amz-Target: AmazonSQS.CreateQueue\r\n", CREATE),
@@ -158,7 +157,7 @@ def test_a_refused_host_is_told_how_to_be_let_in(developing: Callable[..., None]
 
 def test_names_of_this_machine_and_those_of_the_settings_reach_it(developing: Callable[..., None]) -> None:
     async def scenario(running: Running) -> None:
-        for door, host in product(("page", "metrics", "health", "peek", "documents"), OUR_HOSTS):
+        for door, host in product(("page", "metrics", "health", "documents"), OUR_HOSTS):
             assert (await running.ask(door, f"Host: {host}\r\n"))[0] == 200, (door, host)
 
     developing(scenario)
@@ -182,7 +181,7 @@ def test_a_browser_uses_the_servers_own_page(developing: Callable[..., None]) ->
     )
 
     async def scenario(running: Running) -> None:
-        for door, head in product(("page", "metrics", "peek", "documents"), heads):
+        for door, head in product(("page", "metrics", "documents"), heads):
             assert (await running.ask(door, f"Host: localhost:9324\r\n{head}\r\n"))[0] == 200, (door, head)
 
     developing(scenario)
@@ -250,7 +249,7 @@ def test_the_secured_profile_asks_for_credentials_not_for_hosts(tmp_path: Path) 
 def test_without_credentials_the_answer_does_not_wait_for_a_large_body(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, secure=True) as running:
-            for door in ("json", "form", "rest", "clock", "peek"):
+            for door in ("json", "form", "rest", "clock"):
                 method, target, headers, _ = DOORS[door]
                 head = f"{method} {target} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: %d\r\n\r\n".encode()
                 small = await asyncio.wait_for(running.send(head % 1 + b"x"), 10)

@@ -161,7 +161,6 @@ PATHS = [
     "/metrics",
     "/v1/keys",
     "/v1/keys/x:disable",
-    "/_baton/peek",
     "/v1/history/0",
     "/v1/docs",
     "/problems/x",

@@ -48,7 +48,6 @@ REST_CALLS: list[tuple[str, str, Any]] = [
     ),
     ("POST", f"/v1/queues/{QUEUE}:redrive", {"ratePerSecond": 1}),
     ("POST", "/v1/messages:receive", {"queues": [QUEUE, "fuz*"], "maxMessages": 1}),
-    ("POST", "/_baton/peek", {"queue": QUEUE, "after": 0, "limit": 10}),
 ]
 REST_READS = (
     "/v1/queues?prefix=f&limit=10&cursor=ZnV6emVk",
@@ -458,9 +457,7 @@ def signed(chance: Chance, facts: Facts) -> Sent:
 
 def pages(chance: Chance, facts: Facts) -> Sent:
     """The node's own pages, with and without a token."""
-    path = chance.choice(
-        (b"/", b"/metrics", b"/_baton/peek", b"/_baton/clock/advance", b"/v1/keys", b"/v1/keys/x:disable")
-    )
+    path = chance.choice((b"/", b"/metrics", b"/_baton/clock/advance", b"/v1/keys", b"/v1/keys/x:disable"))
     headers = [(b"Accept", b"text/html"), *authorization(chance, facts)]
     body = json_text(chance, {"seconds": 0, "queue": QUEUE, "id": "x"})
     if b"clock" in path or b"keys" in path:

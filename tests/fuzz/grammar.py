@@ -24,7 +24,6 @@ TARGETS = (
     b"/v1/openapi.json",
     b"/problems/invalid-input",
     b"/metrics",
-    b"/_baton/peek",
     b"/internal/node/status",
     b"/000000000000/fuzzed",
 )

@@ -12,35 +12,24 @@ import pytest
 from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Failing, Nack
 from batonq.core.payload import Attribute, encode_attributes
+from batonq.core.records import State
 from batonq.core.shard.state import queue_search as seeking
 from batonq.errors import LogCorrupt, OverLimit
 from batonq.node.broker import Queue
 from batonq.node.clock import clock_time, iso_time
 from batonq.node.messages import peek as peeking
 from batonq.node.node import Node
-from batonq.node.operations.pages import Asked, Page, Pages
-from tests.node.nodes import ACCOUNT, make_send, open_node, receive, send
+from tests.node.nodes import ACCOUNT, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.support import brokers
 
 DAY_MS = 86_400_000
 
 
-async def ask(node: Node, given: Any, authorization: str = "") -> Page:
-    body = given if isinstance(given, bytes) else json.dumps(given).encode()
-    [answer] = [answer for path, _, answer in Pages(node).routes if path == "/_baton/peek"]
-    return await answer(Asked("POST", "/_baton/peek", "", authorization, "application/json", body))
-
-
-async def peek(node: Node, queue: Queue, **given: Any) -> dict[str, Any]:
-    page = await ask(node, {"queue": queue.name, **given})
-    assert page.status == 200, page.body
-    answer: dict[str, Any] = json.loads(page.body)
-    return answer
-
-
 async def reasons(node: Node, queue: Queue) -> list[tuple[str, str]]:
-    return [(message["state"], message["why"]) for message in (await peek(node, queue))["messages"]]
+    situation = await node.broker.situation(queue)
+    peeked = await brokers.peek(node.broker, queue, 0, 10)
+    return [(State(one.view.state).name, peeking.why(one.view, situation)) for one in peeked]
 
 
 def at(node: Node, later_ms: int = 0) -> str:
@@ -65,72 +54,23 @@ def test_a_message_as_it_stands(tmp_path: Path) -> None:
         await brokers.nack(node.broker, queue, delivery.receipt, 0, "no stock", "OutOfStock")
         await asyncio.sleep(2)
         await receive(node, queue, visibility_ms=20_000)
-        answer = await peek(node, queue)
-        assert (answer["queue"], answer["account"], answer["next"]) == ("orders", ACCOUNT, None)
-        assert answer["now"] == iso_time(node.broker.now_ms())
-        [shown] = answer["messages"]
-        assert shown == {
-            "message_id": sent.message_id,  # type: ignore[union-attr]
-            "sequence": sent.sequence,  # type: ignore[union-attr]
-            "state": "IN_FLIGHT",
-            "why": f"Held by tester until {at(node, 20_000)} (20 s left), attempt 2.",
-            "until": iso_time(sent_ms + 25_000),
-            "holder": "tester",
-            "receive_count": 2,
-            "sent": iso_time(sent_ms),
-            "first_received": iso_time(sent_ms + 3_000),
-            "expires": iso_time(-(-(sent_ms + 4 * DAY_MS) // 1000) * 1000),
-            "first_failed": iso_time(sent_ms + 3_000),
-            "last_failed": iso_time(sent_ms + 3_000),
-            "error_class": "OutOfStock",
-            "reason": "no stock",
-            "priority": 7,
-            "group": "g",
-            "deduplication_id": None,
-            "sender": None,
-            "trace": "Root=1",
-            "attributes": {
-                "kind": {"type": "String", "value": "fruit", "encoding": "text", "cut": False},
-                "raw": {"type": "Binary", "value": "/wA=", "encoding": "base64", "cut": False},
-            },
-            "body": "apple",
-            "body_encoding": "text",
-            "body_cut": False,
-            "body_bytes": 5,
-            "lineage": None,
-            "problem": None,
-        }
+        page = await node.broker.peek(queue, 0, 10)
+        [shown] = page.messages
+        view = shown.view
+        assert (page.examined, page.after, page.complete) == (1, view.sequence, True)
+        assert (shown.message_id, view.sequence) == (sent.message_id, sent.sequence)  # type: ignore[union-attr]
+        assert (view.state, view.until_ms, view.holder) == (State.IN_FLIGHT, sent_ms + 25_000, "tester")
+        assert (view.receive_count, view.sent_ms, view.first_received_ms) == (2, sent_ms, sent_ms + 3_000)
+        assert view.expires_ms == -(-(sent_ms + 4 * DAY_MS) // 1000) * 1000
+        assert (view.first_failure_ms, view.last_failure_ms) == (sent_ms + 3_000, sent_ms + 3_000)
+        assert (view.error_class, view.reason, view.priority) == ("OutOfStock", "no stock", 7)
+        assert (shown.group, shown.dedup_id, shown.sender, shown.trace) == ("g", "", "", "Root=1")
+        assert (shown.attributes, shown.body, shown.lineage, shown.problem) == (attributes, b"apple", None, "")
+        said = f"Held by tester until {at(node, 20_000)} (20 s left), attempt 2."
+        assert await reasons(node, queue) == [("IN_FLIGHT", said)]
         before = await node.broker.counters(queue)
-        await peek(node, queue)
+        await node.broker.peek(queue, 0, 10)
         assert await node.broker.counters(queue) == before, "peek touches nothing"
-        await node.stop()
-
-    run_virtual(main)
-
-
-@pytest.mark.parametrize(
-    ("body", "value", "encoding", "cut"),
-    [
-        (b"\xff\xfe", "//4=", "base64", False),
-        (b"x" * 4096, "x" * 4096, "text", False),
-        (b"x" * 5000, "x" * 4096, "text", True),
-        ("ä".encode() + b"x" * 4092 + "€".encode(), "ä" + "x" * 4092, "text", True),
-        (b"x" * 4090 + b"\xff" + b"x" * 100, None, "base64", True),
-    ],
-    ids=["bytes", "just fits", "long", "cut in a character", "long bytes"],
-)
-def test_a_body_is_text_or_base64_and_cut(
-    tmp_path: Path, body: bytes, value: str | None, encoding: str, cut: bool
-) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        node = await open_node(loop, tmp_path)
-        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        one = make_send("")
-        one.body = body
-        await brokers.send(node.broker, queue, [one])
-        [shown] = (await peek(node, queue))["messages"]
-        assert (shown["body_encoding"], shown["body_cut"], shown["body_bytes"]) == (encoding, cut, len(body))
-        assert value is None or shown["body"] == value
         await node.stop()
 
     run_virtual(main)
@@ -148,9 +88,9 @@ def test_a_message_that_cannot_be_read_is_shown_with_the_reason(
             raise LogCorrupt("the segment is damaged")
 
         monkeypatch.setattr(peeking, "read_message", damaged)
-        shown = (await peek(node, queue))["messages"]
-        assert [(one["problem"], one["body"]) for one in shown] == [("the segment is damaged", "")] * 2
-        assert [one["state"] for one in shown] == ["VISIBLE"] * 2
+        shown = await brokers.peek(node.broker, queue, 0, 10)
+        assert [(one.problem, one.body) for one in shown] == [("the segment is damaged", b"")] * 2
+        assert [one.view.state for one in shown] == [State.VISIBLE] * 2
         await node.stop()
 
     run_virtual(main)
@@ -167,16 +107,15 @@ def test_pages_and_where_the_next_one_begins(tmp_path: Path, monkeypatch: pytest
         node = await open_node(loop, tmp_path)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         await send(node, queue, *map(str, range(25)))
-        bodies: list[str] = []
-        after: int | None = 0
-        pages = 0
-        while after is not None:
-            answer = await peek(node, queue, after=after, limit=10)
-            bodies += [one["body"] for one in answer["messages"]]
-            after = answer["next"]
+        bodies: list[bytes] = []
+        after, complete, pages = 0, False, 0
+        while not complete:
+            page = await node.broker.peek(queue, after, 10)
+            bodies += [one.body for one in page.messages]
+            after, complete = page.after, page.complete
             pages += 1
-        assert (bodies, pages) == ([str(number) for number in range(25)], 3)
-        assert (await peek(node, queue, after=1 << 62))["messages"] == []
+        assert (bodies, pages) == ([b"%d" % number for number in range(25)], 3)
+        assert await node.broker.peek(queue, 1 << 62, 10) == ([], 0, 1 << 62, True)
         await node.stop()
 
     run_virtual(main)
@@ -217,45 +156,6 @@ def test_a_message_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
         host = node.shards[0].host()
         assert host.log.first > seen.view.position >> 16
         assert peeking._read(host, seen.view).problem == peeking.GONE
-        await node.stop()
-
-    run_virtual(main)
-
-
-@pytest.mark.parametrize(
-    ("given", "status", "says"),
-    [
-        (b"[]", 400, "JSON object"),
-        ({}, 400, "Name the queue"),
-        ({"queue": 7}, 400, "Name the queue"),
-        ({"queue": "orders", "account": 7}, 400, "Name the queue"),
-        ({"queue": "nowhere"}, 404, "does not exist"),
-        ({"queue": "orders", "account": "111111111111"}, 404, "does not exist"),
-        ({"queue": "orders", "after": -1}, 400, "after must be an integer from 0"),
-        ({"queue": "orders", "after": True}, 400, "after must be an integer"),
-        ({"queue": "orders", "limit": 0}, 400, "limit must be an integer from 1 to 100"),
-        ({"queue": "orders", "limit": 101}, 400, "from 1 to 100"),
-        ({"queue": "orders", "limit": "5"}, 400, "must be an integer"),
-    ],
-)
-def test_questions_that_are_refused(tmp_path: Path, given: Any, status: int, says: str) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        node = await open_node(loop, tmp_path)
-        await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        page = await ask(node, given)
-        assert page.status == status and says in json.loads(page.body)["message"]
-        await node.stop()
-
-    run_virtual(main)
-
-
-def test_a_secured_node_asks_for_the_token(tmp_path: Path) -> None:
-    async def main(loop: VirtualLoop) -> None:
-        node = await open_node(loop, tmp_path, secure=True)
-        await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        assert (await ask(node, {"queue": "orders"})).status == 403
-        token = (tmp_path / "admin-token").read_text().strip()
-        assert (await ask(node, {"queue": "orders"}, f"Bearer {token}")).status == 200
         await node.stop()
 
     run_virtual(main)
@@ -305,8 +205,8 @@ def test_why_a_message_of_a_group_waits(tmp_path: Path) -> None:
         assert (await reasons(node, queue))[1] == ("VISIBLE", behind + "in flight.")
         await brokers.nack(node.broker, queue, delivery.receipt, 60_000)
         assert (await reasons(node, queue))[1] == ("VISIBLE", behind + "delayed.")
-        [shown, _] = (await peek(node, queue))["messages"]
-        assert (shown["group"], shown["deduplication_id"]) == ("g", "1")
+        [shown, _] = await brokers.peek(node.broker, queue, 0, 10)
+        assert (shown.group, shown.dedup_id) == ("g", "1")
         await node.stop()
 
     run_virtual(main)
@@ -437,9 +337,9 @@ def test_the_past_survives_dead_letters_redrive_and_dead_letters_again(
         assert (past.first_failure_ms, past.last_failure_ms) == (first_ms, last_ms)
         assert (past.error_class, past.reason, past.attempts) == ("OutOfStock", "still none", 1)
         assert (letter.trace, letter.priority) == ("Root=1-2-3", 9)
-        [shown] = (await peek(node, dead))["messages"]
-        assert shown["lineage"]["first_message_id"] == first_id
-        assert shown["lineage"]["first_queue"] == queue_arn(ACCOUNT, "orders")
+        [shown] = await brokers.peek(node.broker, dead, 0, 10)
+        assert shown.lineage is not None
+        assert (shown.lineage.first_id, shown.lineage.first_arn) == (first_id, queue_arn(ACCOUNT, "orders"))
         await node.stop()
 
     run_virtual(main)

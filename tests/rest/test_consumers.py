@@ -69,7 +69,7 @@ def test_workers(rest: Rest) -> None:
     got = rest.good("POST", f"{queue}/messages:receive", {"maxMessages": 4}, headers=named)["messages"]
     receipts = [quote(message["receiptHandle"], safe="") for message in got]
     rest.good("POST", f"{queue}/messages/{receipts[0]}:ack", headers=named)
-    rest.good("POST", f"{queue}/messages/{receipts[1]}:nack", {"reason": "bad"})  # by its connection
+    rest.good("POST", f"{queue}/messages/{receipts[1]}:nack", {"reason": "bad"}, headers=named)
     change = {"visibilityTimeoutSeconds": 60}
     rest.good("POST", f"{queue}/messages/{receipts[2]}:change-visibility", change, headers=named)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -16,7 +17,7 @@ def test_peek_says_why_each_message_waits(rest: Rest) -> None:
     rest.receive(queue, consumer="ann", visibilityTimeoutSeconds=60)
     rest.send(queue, "waiting")
     page = rest.good("GET", f"{queue}/messages")
-    held, waiting = page["messages"]
+    held, waiting = sorted(page["messages"], key=lambda message: message["body"])
     assert held["why"].startswith("Held by ann until ") and waiting["why"] == "Waiting to be received."
     assert (page["examined"], page["complete"]) == (2, True) and "nextAfter" not in page
 
@@ -49,7 +50,7 @@ def test_peek_with_a_filter(rest: Rest, query: str, expected: list[str]) -> None
         rest.send(queue, body)
     rest.send(queue, "grouped", messageGroupId="g")
     page = rest.good("GET", f"{queue}/messages?{query}")
-    assert [message["body"] for message in page["messages"]] == expected
+    assert sorted(message["body"] for message in page["messages"]) == sorted(expected)
     assert page["examined"] == 5 and page["complete"]
 
 
@@ -65,8 +66,9 @@ def test_one_message_with_its_history(rest: Rest, packed: Rest) -> None:
     for client in (rest, packed):
         detail = client.good("GET", f"{queue}/messages/{sent['messageId']}")
         assert (detail["body"], detail["attributes"], detail["state"]) == ({"n": 1}, {"colour": "red"}, "IN_FLIGHT")
-        assert (detail["queue"], detail["shard"], detail["holder"]) == ("queue", 0, "ann")
-        assert detail["where"] == "In queue queue, on shard 0." and detail["why"].startswith("Held by ann until ")
+        assert (detail["queue"], detail["holder"]) == ("queue", "ann")
+        assert detail["where"] == f"In queue queue, on shard {detail['shard']}."
+        assert detail["why"].startswith("Held by ann until ")
         first, second = detail["history"]
         assert (first["event"], first["atMs"], first["queue"]) == ("sent", detail["sentAtMs"], "queue")
         assert (second["event"], second["holder"], second["untilMs"]) == ("leased", "ann", detail["untilMs"])
@@ -102,27 +104,30 @@ def dead(rest: Rest, *bodies: object, error: str = "ValueError", reason: str = "
     queue = rest.create("orders", deadLetterQueue="morgue", maxReceiveCount=5)
     for body in bodies:
         rest.send(queue, body)
-    kill(rest, queue, error, reason)
+        kill(rest, queue, error, reason)
     return queue, morgue
 
 
 def kill(rest: Rest, queue: str, error: str, reason: str) -> None:
-    for message in rest.receive(queue, 100):
-        rest.good(
-            "POST",
-            f"{queue}/messages/{quote(message['receiptHandle'], safe='')}:nack",
-            {"reason": reason, "errorClass": error, "deadLetter": True},
-        )
+    """Dead-letter the only message of a queue."""
+    (message,) = rest.receive(queue, 1, waitSeconds=20)
+    rest.good(
+        "POST",
+        f"{queue}/messages/{quote(message['receiptHandle'], safe='')}:nack",
+        {"reason": reason, "errorClass": error, "deadLetter": True},
+    )
+    wait_until(lambda: not any(rest.stats(queue)[state] for state in ("visible", "inFlight", "delayed", "owed")))
 
 
-def bodies(rest: Rest, queue: str) -> list[object]:
+def bodies(rest: Rest, queue: str) -> list[Any]:
     return [message["body"] for message in rest.good("GET", f"{queue}/messages?limit=100")["messages"]]
 
 
 def test_delete_one_message(rest: Rest) -> None:
     queue = rest.create()
-    first, second = rest.send(queue, "a"), rest.send(queue, "b")
+    first = rest.send(queue, "a")
     rest.receive(queue, 1, consumer="ann")
+    second = rest.send(queue, "b")
     answer = rest("DELETE", f"{queue}/messages/{first['messageId']}")
     assert (answer.status, answer.code) == (409, "message_held") and "ann holds" in answer.value["detail"]
     assert rest("DELETE", f"{queue}/messages/{second['messageId']}").status == 204
@@ -138,8 +143,9 @@ def test_delete_one_message(rest: Rest) -> None:
         ({"body": {"n": 2}}, {"n": 2}, {"a": "x", "b": 1}),
         ({"body": "text"}, "text", {"a": "x", "b": 1}),
         ({"body": None}, None, {"a": "x", "b": 1}),
-        ({"attributes": {"b": None, "c": 2}}, {"n": 1}, {"a": "x", "c": 2}),
-        ({"body": [1], "attributes": {"a": "y"}}, [1], {"a": "y", "b": 1}),
+        ({"setAttributes": {"c": 2}, "removeAttributes": ["b", "none"]}, {"n": 1}, {"a": "x", "c": 2}),
+        ({"body": [1], "setAttributes": {"a": "y"}}, [1], {"a": "y", "b": 1}),
+        ({"attributes": {"c": 2}}, {"n": 1}, {"c": 2}),
     ],
 )
 def test_edit_one_message(rest: Rest, packed: Rest, change: object, body: object, attributes: object) -> None:
@@ -168,6 +174,7 @@ def test_edit_bytes(rest: Rest) -> None:
         ({"body": "x" * 1_100_000}, "larger than"),
         ({"attributes": {"": "x"}}, "name"),
         ({"attributes": {"a": True}}, "attributes"),
+        ({"attributes": {}, "setAttributes": {"a": 1}}, "attributes alone"),
         ({"other": 1}, "other"),
     ],
 )
@@ -191,14 +198,15 @@ def test_retry_ends_a_delay(rest: Rest) -> None:
 
 def test_retry_returns_a_dead_letter(rest: Rest) -> None:
     queue, morgue = dead(rest, {"n": 1}, {"n": 2})
-    letters = rest.good("GET", f"{morgue}/messages")["messages"]
+    letters = sorted(rest.good("GET", f"{morgue}/messages")["messages"], key=lambda letter: letter["body"]["n"])
     rest.good("PATCH", f"{morgue}/messages/{letters[0]['messageId']}", {"body": {"n": "corrected"}})
-    detail = rest.good("POST", f"{morgue}/messages/{letters[0]['currentId']}:retry")
-    assert detail["state"] == "DELETED" and "was moved to queue orders at " in detail["where"]
-    (message,) = rest.receive(queue)
+    rest.good("POST", f"{morgue}/messages/{letters[0]['currentId']}:retry")
+    (message,) = rest.receive(queue, 1, waitSeconds=20)
     assert (message["body"], message["receiveCount"]) == ({"n": "corrected"}, 1)
-    assert detail["movedAs"] == message["messageId"]
-    assert bodies(rest, morgue) == [{"n": 2}]
+    wait_until(lambda: bodies(rest, morgue) == [{"n": 2}])
+    detail = rest.good("GET", f"{morgue}/messages/{letters[0]['currentId']}")
+    assert detail["state"] == "DELETED" and "was moved to queue orders at " in detail["where"]
+    assert detail.get("movedAs", message["messageId"]) == message["messageId"], "known if both are on one shard"
     rest.good("DELETE", queue)
     answer = rest("POST", f"{morgue}/messages/{letters[1]['messageId']}:retry")
     assert answer.code == "invalid_input" and "was deleted" in answer.value["detail"]
@@ -221,8 +229,9 @@ def test_dead_letters_in_groups(rest: Rest, packed: Rest) -> None:
         assert found["sources"] == ["orders"] and "groupsOmitted" not in found
         first, *others = found["groups"]
         assert (first["count"], first["errorClass"], first["sourceQueue"]) == (3, "KeyError", "orders")
-        assert first["shape"] == "object<n: number, s: string>" and first["reason"] == "order 18 'y' missing"
-        assert [example["body"]["n"] for example in first["examples"]] == [3, 2, 1]
+        assert first["shape"] == "object<n: number, s: string>"
+        assert first["reason"] in ("order 17 'x' missing", "order 18 'y' missing")
+        assert sorted(example["body"]["n"] for example in first["examples"]) == [1, 2, 3]
         assert first["firstAtMs"] <= first["lastAtMs"]
         assert {(group["errorClass"], group["count"], group["shape"]) for group in others} == {
             ("KeyError", 1, "text"),
@@ -233,7 +242,8 @@ def test_dead_letters_in_groups(rest: Rest, packed: Rest) -> None:
     assert (looked["matched"], looked["examined"]) == (3, 5)
     job = rest.good("POST", f"{morgue}:redrive", {"filter": {"group": key}, "maxMessagesPerSecond": 1000})
     wait_for(rest, job)
-    assert len(bodies(rest, queue)) == 3 and len(bodies(rest, morgue)) == 2
+    wait_until(lambda: len(bodies(rest, queue)) == 3)
+    assert len(bodies(rest, morgue)) == 2
 
 
 def test_a_long_example_is_cut(rest: Rest) -> None:
@@ -275,24 +285,24 @@ def test_a_job_deletes_messages(rest: Rest) -> None:
     queue = rest.create()
     for number in range(20):
         rest.send(queue, {"n": number, "kind": "odd" if number % 2 else "even"}, delaySeconds=600 if number > 15 else 0)
-    (held, _) = rest.receive(queue, 2)
-    assert held["body"]["n"] == 0
+    held = sorted(message["body"]["n"] for message in (*rest.receive(queue, 1), *rest.receive(queue, 1)))
+    even = [number for number in range(0, 20, 2) if number not in held]
     chosen = {"bodyContains": "even"}
     looked = rest.good("POST", f"{queue}:delete-messages", {"filter": chosen, "dryRun": True})
-    assert (looked["kind"], looked["matched"], looked["dryRun"]) == ("delete", 9, True)
+    assert (looked["kind"], looked["matched"], looked["dryRun"]) == ("delete", len(even), True)
     assert len(bodies(rest, queue)) == 20
     answer = rest("POST", f"{queue}:delete-messages", {"filter": chosen})
     assert answer.status == 202 and answer.headers["location"] == f"/v1/jobs/{answer.value['jobId']}"
     done = wait_for(rest, answer.value)
-    assert (done["kind"], done["state"], done["moved"]) == ("delete", "COMPLETED", 9)
-    left = [body["n"] for body in bodies(rest, queue) if isinstance(body, dict)]
-    assert left == [0, *range(1, 20, 2)], "what is held stays"
+    assert (done["kind"], done["state"], done["moved"]) == ("delete", "COMPLETED", len(even))
+    left = {body["n"] for body in bodies(rest, queue)}
+    assert left == {*held, *range(1, 20, 2)}, "what is held stays"
     ids = [message["currentId"] for message in rest.good("GET", f"{queue}/messages?state=VISIBLE")["messages"][:2]]
     done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"filter": {"messageIds": ids}}))
     assert done["moved"] == 2
-    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"all": True, "maxMessages": 3}))
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"maxMessages": 3}))
     assert done["moved"] == 3
-    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {"all": True}))
+    done = wait_for(rest, rest.good("POST", f"{queue}:delete-messages", {}))
     assert len(bodies(rest, queue)) == 2 and rest.stats(queue)["inFlight"] == 2
     listed = rest.good("GET", f"{queue}/jobs")["jobs"]
     assert [job["kind"] for job in listed] == ["delete"] * 4
@@ -301,11 +311,9 @@ def test_a_job_deletes_messages(rest: Rest) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({}, "Name the messages"),
-        ({"filter": {}}, "Name the messages"),
-        ({"filter": {"bodyContains": "x"}, "all": True}, "Name the messages"),
         ({"filter": {"nothing": 1}}, "nothing"),
-        ({"all": True, "maxMessagesPerSecond": 0}, "maxMessagesPerSecond"),
+        ({"maxMessagesPerSecond": 0}, "maxMessagesPerSecond"),
+        ({"maxMessages": 0}, "maxMessages"),
     ],
 )
 def test_delete_jobs_that_are_refused(rest: Rest, spec: object, says: str) -> None:
@@ -318,9 +326,9 @@ def test_the_jobs_of_all_queues(rest: Rest) -> None:
     for queue in (one, two):
         for number in range(5):
             rest.send(queue, number)
-    first = rest.good("POST", f"{one}:delete-messages", {"all": True})
+    first = rest.good("POST", f"{one}:delete-messages", {})
     wait_for(rest, first)
-    second = rest.good("POST", f"{two}:delete-messages", {"all": True, "maxMessagesPerSecond": 1})
+    second = rest.good("POST", f"{two}:delete-messages", {"maxMessagesPerSecond": 1})
     rest.good("POST", f"/v1/jobs/{second['jobId']}:pause")
     both = rest.good("GET", "/v1/jobs")
     assert [job["jobId"] for job in both["jobs"]] == [second["jobId"], first["jobId"]]

@@ -36,7 +36,11 @@ EXAMPLES: dict[str, Any] = {
     "ackBatch": {"receiptHandles": [RECEIPT]},
     "nackBatch": {"messages": [{"receiptHandle": RECEIPT, "reason": "bad address", "deadLetter": True}]},
     "changeVisibilityBatch": {"messages": [{"receiptHandle": RECEIPT, "visibilityTimeoutSeconds": 120}]},
-    "editMessage": {"body": {"to": "ann@example.com"}, "attributes": {"corrected": 1, "attempt": None}},
+    "editMessage": {
+        "body": {"to": "ann@example.com"},
+        "setAttributes": {"corrected": 1},
+        "removeAttributes": ["draft"],
+    },
     "deleteMessages": {"filter": {"errorClass": "ValueError", "minAgeSeconds": 3600}, "dryRun": True},
     "redrive": {
         "maxMessagesPerSecond": 100,

@@ -165,7 +165,7 @@ _WRITTEN = {
     "MessageEvent.receiveCount": "How often the message had been received then.",
     "MessageEvent.untilMs": "End of the lease or of the delay.",
     "toQueue": "The queue that the message is moved to.",
-    "MessageEdit.attributes": "Attributes to set, or to remove if the value is null; the others stay.",
+    "MessageEdit.attributes": "New attributes, instead of all that the message has.",
     # --- consumers
     "pollers": "The consumers that have polled the queue in the last hour.",
     "holders": "The consumers that hold messages of the queue.",
@@ -208,9 +208,8 @@ _WRITTEN = {
     "examples": "Up to three messages. Long bodies are cut.",
     "bodyCut": "Whether only the beginning of the body is shown; a JSON body is then shown as text.",
     # --- jobs
-    "all": "Delete all messages that no consumer holds; only without a filter.",
     "Job.kind": "What the job does: `redrive` moves messages, `delete` deletes them.",
-    "DeleteSpec.filter": "Which messages to delete.",
+    "DeleteSpec.filter": "Which messages to delete; default: all that no consumer holds.",
     "DeleteSpec.dryRun": "Only count the messages, and show the first ones.",
     "DeleteSpec.maxMessagesPerSecond": "Rate in messages per second; default 1,000.",
     "Jobs.complete": "Whether all shards answered; otherwise jobs may be missing.",

@@ -68,7 +68,6 @@ class DeleteSpec(Given):
     """Which messages to delete. Messages that a consumer holds, or that are being moved, are left."""
 
     filter: RedriveFilter | None = None
-    all: bool = False
     max_messages_per_second: Rate = 1_000
     dry_run: bool = False
     max_messages: Most | None = None

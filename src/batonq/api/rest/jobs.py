@@ -56,18 +56,13 @@ async def delete_messages(call: Call) -> Answer:
     queue = call.queue()
     given = call.read(DeleteSpec)
     _check_size(call, given.filter)
-    chosen = _filter(given.filter)
-    if bool(chosen) == given.all:
-        raise InvalidInput(
-            'Name the messages to delete: a filter with at least one condition, or "all": true for every message.'
-        )
     status = await call.broker.start_job(
         queue,
         Redrive(
             deletes=True,
             rate_per_s=given.max_messages_per_second,
             ramp_s=0.0,
-            filter=chosen,
+            filter=_filter(given.filter),
             dry_run=given.dry_run,
             max_messages=given.max_messages or 0,
             pause_when_dying_share=1.0,

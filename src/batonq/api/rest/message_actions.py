@@ -46,14 +46,17 @@ def _edit(given: MessageEdit) -> dict[str, Any]:
     if given.body_base64 is not None:
         bytes_of(given.body_base64, "bodyBase64")
         edit["replaceBodyBase64"] = given.body_base64
-    attributes = given.attributes or {}
-    added = {name: value for name, value in attributes.items() if value is not None}
-    attributes_from(added)
-    if added:
-        edit["setAttributes"] = {
-            name: {"base64": value.base64} if isinstance(value, Base64) else value for name, value in added.items()
-        }
-    removed = [name for name, value in attributes.items() if value is None]
-    if removed:
-        edit["removeAttributes"] = removed
+    if given.attributes is not None:
+        if given.set_attributes is not None or given.remove_attributes is not None:
+            raise InvalidInput("Use attributes alone, or setAttributes and removeAttributes.")
+        edit["replaceAttributes"] = _attributes(given.attributes)
+    if given.set_attributes:
+        edit["setAttributes"] = _attributes(given.set_attributes)
+    if given.remove_attributes:
+        edit["removeAttributes"] = given.remove_attributes
     return edit
+
+
+def _attributes(given: dict[str, Any]) -> dict[str, Any]:
+    attributes_from(given)  # checks the same rules as for a sent message
+    return {name: {"base64": value.base64} if isinstance(value, Base64) else value for name, value in given.items()}

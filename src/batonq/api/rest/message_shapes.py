@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
-from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, AttributeValue, Given, Peeked
+from batonq.api.rest.job_shapes import AttributeName
+from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, Attributes, Given, Peeked
 
 
 class MessageEvent(Answered, kw_only=True):
@@ -58,11 +59,13 @@ class MessageDetail(Peeked, kw_only=True):
 
 
 class MessageEdit(Given):
-    """Changes of a message: a new body, and attributes to set or, with the value null, to remove."""
+    """Changes of a message: a new body, and new attributes, or attributes to set and to remove."""
 
     body: Any = UNSET
     body_base64: str | None = None
-    attributes: Annotated[dict[str, AttributeValue | None], Meta(max_length=ATTRIBUTES_MAX)] | None = None
+    attributes: Attributes | None = None
+    set_attributes: Attributes | None = None
+    remove_attributes: Annotated[list[AttributeName], Meta(max_length=ATTRIBUTES_MAX)] | None = None
 
 
 class DeadLetterGroup(Answered, kw_only=True):

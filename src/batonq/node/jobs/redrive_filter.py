@@ -32,7 +32,14 @@ PICKS_MAX = 64  # filters and edits that are cached in decoded form
 PICK_LENGTH_MAX = 256 * 1024  # and the maximum length of each
 _KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains", "group")
 _FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
-_EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
+_EDIT_FIELDS = (
+    "setAttributes",
+    "removeAttributes",
+    "replaceAttributes",
+    "replaceBody",
+    "replaceBodyBase64",
+    "replaceText",
+)
 _BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
 
 
@@ -62,6 +69,7 @@ class Pick:
     sequences: array[int] | None = None  # only these messages, in order; None: any
     set_attributes: tuple[Attribute, ...] = ()
     remove_attributes: frozenset[str] = frozenset()
+    new_attributes: tuple[Attribute, ...] | None = None  # instead of all that the message has
     new_body: tuple[bytes, int] | None = None  # with the type of the body
     replacements: tuple[tuple[bytes, bytes], ...] = ()
     bytes_max: int = field(default=1 << 20)
@@ -81,7 +89,8 @@ class Pick:
 
     @property
     def edits(self) -> bool:
-        return bool(self.set_attributes or self.remove_attributes or self.new_body or self.replacements)
+        changes = (self.set_attributes, self.remove_attributes, self.new_body, self.replacements)
+        return any(changes) or self.new_attributes is not None
 
     def matches(self, payload: Payload, failure: Failure | None, age_ms: int) -> bool:
         """Whether the filter matches this message. `failure` is the message's last failure in its current queue."""
@@ -111,6 +120,8 @@ class Pick:
             if content == Content.JSON and not _is_json(body):
                 raise EditImpossible("its body would no longer be valid JSON")
         attributes = payload.attributes
+        if self.new_attributes is not None:
+            attributes = encode_attributes([*self.new_attributes])
         if self.set_attributes or self.remove_attributes:
             added = {attribute.name: attribute for attribute in self.set_attributes}
             kept = [
@@ -202,6 +213,9 @@ def _decode_pick(text: str) -> Pick:
         sequences=unpack(filter_["listed"]) if "listed" in filter_ else None,
         set_attributes=tuple(_attribute(name, value) for name, value in _entries(edit, "setAttributes")),
         remove_attributes=frozenset(_texts(edit, "removeAttributes")),
+        new_attributes=tuple(_attribute(name, value) for name, value in _entries(edit, "replaceAttributes"))
+        if "replaceAttributes" in edit
+        else None,
         new_body=new_body,
         replacements=tuple(_replacement(entry) for entry in _list(edit, "replaceText")),
         bytes_max=values["bytesMax"],

@@ -6,9 +6,8 @@ Only committed state is shown. In a long queue the walk to a page goes in steps,
 from __future__ import annotations
 
 import asyncio
-from base64 import b64encode
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from batonq.core.commands import Counters, MessageView
 from batonq.core.ids import message_id
@@ -17,12 +16,10 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
 from batonq.core.shard.state.columns import NIL
 from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
-from batonq.node.clock import clock_time, duration, iso_time
+from batonq.node.clock import clock_time, duration
 from batonq.node.messages.log_reader import read_message
 from batonq.node.shard_host.host import ShardHost, committed
 
-PAGE_MAX = 100
-SHOWN_BYTES_MAX = 4096  # of a body, and of an attribute's value
 EXAMINED_MAX = 10_000  # messages per request
 STEP_MESSAGES = 50  # examined before other requests get a turn
 READ_STEP_BYTES = 1 << 20
@@ -273,75 +270,3 @@ def _why_dead(view: MessageView, situation: Situation) -> str:
     if view.maximum and view.epoch >= view.maximum:
         return f"Dead: received {_times(view.epoch)} of at most {view.maximum}, {none}."
     return f"Dead: given up after {view.epoch} receive{'' if view.epoch == 1 else 's'}, {none}."
-
-
-# --- as JSON ------------------------------------------------------------------------------------
-
-
-def show(peeked: Peeked, situation: Situation) -> dict[str, Any]:
-    """A message as the endpoint returns it."""
-    view = peeked.view
-    timed = view.state in (State.DELAYED, State.IN_FLIGHT)
-    body = _shown(peeked.body)
-    return {
-        "message_id": peeked.message_id,
-        "sequence": view.sequence,
-        "state": State(view.state).name,
-        "why": why(view, situation),
-        "until": iso_time(view.until_ms) if timed else None,
-        "holder": view.holder or None,
-        "receive_count": view.receive_count,
-        "sent": iso_time(view.sent_ms),
-        "first_received": _time(view.first_received_ms),
-        "expires": iso_time(view.expires_ms),
-        "first_failed": _time(view.first_failure_ms),
-        "last_failed": _time(view.last_failure_ms),
-        "error_class": view.error_class or None,
-        "reason": view.reason or None,
-        "priority": view.priority,
-        "group": peeked.group or None,
-        "deduplication_id": peeked.dedup_id or None,
-        "sender": peeked.sender or None,
-        "trace": peeked.trace or None,
-        "attributes": {
-            row.name: {"type": row.data_type, **_shown(row.value, binary=row.binary)}
-            for row in decode_attributes(peeked.attributes)
-        },
-        "body": body["value"],
-        "body_encoding": body["encoding"],
-        "body_cut": body["cut"],
-        "body_bytes": len(peeked.body),
-        "lineage": _show_lineage(peeked.lineage) if peeked.lineage is not None else None,
-        "problem": peeked.problem or None,
-    }
-
-
-def _time(time_ms: int) -> str | None:
-    return iso_time(time_ms) if time_ms else None
-
-
-def _show_lineage(lineage: Lineage) -> dict[str, Any]:
-    return {
-        "first_queue": lineage.first_arn or None,
-        "first_message_id": lineage.first_id or None,
-        "first_failed": _time(lineage.first_failure_ms),
-        "last_failed": _time(lineage.last_failure_ms),
-        "attempts": lineage.attempts,
-        "error_class": lineage.error_class or None,
-        "reason": lineage.reason or None,
-        "moved": lineage.moved or None,
-        "moved_at": _time(lineage.moved_ms),
-    }
-
-
-def _shown(data: bytes, *, binary: bool = False) -> dict[str, Any]:
-    """Bytes as text, or in base64 when they are not text; cut to keep the page short."""
-    cut = len(data) > SHOWN_BYTES_MAX
-    start = data[:SHOWN_BYTES_MAX]
-    if not binary:
-        try:
-            return {"value": start.decode(), "encoding": "text", "cut": cut}
-        except UnicodeDecodeError as problem:
-            if cut and problem.start > SHOWN_BYTES_MAX - 4:  # the cut went through a character
-                return {"value": start[: problem.start].decode(), "encoding": "text", "cut": True}
-    return {"value": b64encode(start).decode(), "encoding": "base64", "cut": cut}

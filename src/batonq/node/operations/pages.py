@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node.clock import iso_time
-from batonq.node.messages import peek as peeking
 from batonq.node.monitoring.exposition import CONTENT_TYPE
 from batonq.node.node import Node
 from batonq.node.operations.admin_token import TOKEN_FILE, same_token
@@ -59,7 +58,6 @@ class Pages:
             ("/readyz", reads, self.readyz),
             ("/metrics", reads, self._guarded(self.metrics)),
             ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
-            ("/_baton/peek", ("POST",), self._endpoint(self._peek, open_in_dev=True)),
         ]
 
     # --- health, metrics ------------------------------------------------------------------------
@@ -84,31 +82,6 @@ class Pages:
             raise InvalidInput('The field seconds is missing. Example: {"seconds": 30}.')
         now_ms = await self._node.advance_clock(int(seconds * 1000))
         return {"now_ms": now_ms, "now": iso_time(now_ms)}
-
-    async def _peek(self, given: dict[str, Any]) -> dict[str, Any]:
-        broker = self._node.broker
-        name, account = given.get("queue"), given.get("account") or self._node.settings.account
-        if not isinstance(name, str) or not isinstance(account, str):
-            raise InvalidInput(
-                'Name the queue in the field queue: {"queue": "orders"}. For another account, add "account".'
-            )
-        after = _whole_number(given, "after", 0, 0, (1 << 63) - 1)
-        limit = _whole_number(given, "limit", 10, 1, peeking.PAGE_MAX)
-        queue = broker.queue(account, name)
-        counters = await broker.counters(queue)
-        found = (await broker.peek(queue, after, limit + 1)).messages
-        situation = peeking.Situation(broker.now_ms(), queue.policy, counters, self._queue_name)
-        return {
-            "queue": queue.name,
-            "account": queue.account,
-            "now": iso_time(situation.now_ms),
-            "messages": [peeking.show(peeked, situation) for peeked in found[:limit]],
-            "next": found[limit - 1].view.sequence if len(found) > limit else None,
-        }
-
-    def _queue_name(self, number: int) -> str:
-        queue = self._node.broker.queue_by_number(number)
-        return queue.name if queue is not None else ""
 
     # --- access control -------------------------------------------------------------------------
 
@@ -163,13 +136,6 @@ def _json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InvalidInput("The request must be a JSON object.")
     return given
-
-
-def _whole_number(given: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
-    value = given.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidInput(f"The field {name} must be an integer from {low} to {high}.")
-    return value
 
 
 def _json(value: dict[str, Any]) -> bytes:
