@@ -48,8 +48,9 @@ class Caller:
 class Load:
     """Sends messages from several connections, and moves most of them to a dead-letter queue on another shard."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, pause_s: float = 0.0) -> None:
         self._url = url
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self.sent: set[str] = set()  # acknowledged
         self.begun: set[str] = set()
@@ -75,6 +76,7 @@ class Load:
                 if failed:
                     call("POST", f"{queue}:nack", {"messages": failed})
                     self.moved += len(failed)
+                self._stop.wait(self._pause_s)
         except BaseException as problem:
             self._failures.append(problem)
         finally:
