@@ -10,9 +10,8 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from batonq import __version__
@@ -72,8 +71,7 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     return group
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(NamedTuple):
     """A server and the credentials for it."""
 
     url: str
@@ -160,7 +158,7 @@ class _Resolution:
         key, secret, token = self._credentials(target, context)
         account = self._flag("account") or self._variable(ACCOUNT_VARIABLE) or (context.account if context else "")
         ca_file = self._flag("ca_file") or self._variable(CA_VARIABLE) or (context.ca_file if context else "")
-        return replace(target, key=key, secret=secret, token=token, account=account, ca_file=ca_file)
+        return target._replace(key=key, secret=secret, token=token, account=account, ca_file=ca_file)
 
     def _located(self) -> Target:
         """The URL. A context that a flag names comes before the environment."""
