@@ -37,6 +37,7 @@ ACCOUNT_VARIABLE = "BATON_ACCOUNT"
 CONTEXT_VARIABLE = "BATON_CONTEXT"
 CA_VARIABLE = "BATON_CA_FILE"
 GROUP = "server and credentials"
+OPENING = "The request's body is not valid: "  # a user of the command line has written no request
 _CREDENTIALS_HELP = (
     f"Give an access key ({KEY_VARIABLE} and {SECRET_VARIABLE}, or --key and --secret-file) or the admin token "
     f"({TOKEN_VARIABLE}, --token-file, or --data on the server's machine)."
@@ -396,7 +397,7 @@ class Server:
                 f"The server at {self.url} does not support this command: it is older than baton {__version__}. "
                 "Update the server."
             )
-        return kind(detail)
+        return kind(detail.removeprefix(OPENING))
 
     def no_such_queue(self, path: str) -> QueueDoesNotExist:
         """The error for a queue that does not exist, with the names of similar queues."""
