@@ -42,12 +42,25 @@ ORDER = (
     "api",
     "outbox",
     "fuzz",
+    "cli",
     "idempotency",
     "node",
     "golden",
 )
 # They are idle for much of their time: they share one place of their own.
-WAITING = ("cluster", "campaign", "processes", "system", "worker", "log", "client", "api", "outbox", "idempotency")
+WAITING = (
+    "cluster",
+    "campaign",
+    "processes",
+    "system",
+    "worker",
+    "log",
+    "client",
+    "api",
+    "outbox",
+    "cli",
+    "idempotency",
+)
 SECONDS_MAX = 7_200  # per check, on a busy machine: it ends what hangs, and measures nothing
 # Tests start hundreds of processes: each would compile all of Baton if the shell forbids writing bytecode.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}

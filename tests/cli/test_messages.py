@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from batonq.cli import tail
+from batonq.cli.connection import Server
+from batonq.core.spread import NUMBER_BITS
 from tests.cli.support import Shell, check_shape
 from tests.system.process import Client, ServerProcess
 
@@ -252,3 +255,27 @@ def test_tail_prints_what_arrives(shell: Shell, queue: str) -> None:
     check_shape(("tail",), values[0])
     assert [value["body"] for value in values] == ["old 0", "old 1"]
     assert shell("tail", "nobodys").code == 3
+
+
+def test_tail_follows_every_shard_of_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue on several shards has a range of sequence numbers per shard."""
+    stored: list[int] = []
+
+    def look(server: Server, queue: str, *, after: int = 0, limit: int = 10) -> dict[str, Any]:
+        found = [number for number in sorted(stored) if number > after]
+        page: dict[str, Any] = {"messages": [{"sequence": number} for number in found[:limit]]}
+        return page | ({"nextAfter": found[limit - 1]} if len(found) >= limit else {})
+
+    monkeypatch.setattr(tail, "look", look)
+    second, third = 1 << NUMBER_BITS, 2 << NUMBER_BITS
+    stored += [*range(1, 300), *range(third + 5, third + 500)]
+    follower = tail.Follower(cast(Server, None), "wide")
+    follower.skip()
+    assert list(follower.read(None)) == []
+    new = [300, 301, second + 1, *range(third + 500, third + 800)]
+    stored += new
+    assert [message["sequence"] for message in follower.read(5)] == new[:5]
+    assert [message["sequence"] for message in follower.read(None)] == new[5:]
+    stored[:] = [302, third + 800]  # consumers have taken all others
+    assert [message["sequence"] for message in follower.read(None)] == [302, third + 800]
+    assert list(follower.read(None)) == []

@@ -81,9 +81,8 @@ def test_a_progress_bar_is_only_for_terminals() -> None:
         with Progress("Sending", 200, stream) as bar:
             bar.update(50)
     assert quiet.getvalue() == ""
-    assert shown.getvalue().startswith(
-        "\rSending  [######..................]  50 of 200"
-    ) and shown.getvalue().endswith("\x1b[K")
+    said = shown.getvalue()
+    assert said.startswith("\rSending  [######..................]  50 of 200") and said.endswith("\x1b[K")
     assert Progress("Moving", 0, quiet).line(1_500, 3.0) == "Moving  [........................]  1,500"
     assert Progress("Moving", 100, quiet).line(25, 10.0) == "Moving  [######..................]  25 of 100  30s left"
 

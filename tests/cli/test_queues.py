@@ -66,13 +66,15 @@ def test_wrong_usage_names_the_mistake(shell: Shell, words: tuple[str, ...], sai
     assert done.code == 2 and said in done.err and not done.out, done
 
 
-def test_the_servers_refusals_are_told_in_its_words(shell: Shell) -> None:
+def test_refusals_of_the_server_name_the_flag(shell: Shell) -> None:
     shell.good("queue", "create", "strict")
     done = shell("queue", "create", "strict", "--visibility", "1h")
     assert done.code == 1
-    assert "Queue strict already exists with a different defaultVisibilityTimeoutSeconds." in done.err
+    assert "Queue strict already exists with a different --visibility." in done.err
     done = shell("queue", "set", "strict", "--visibility", "2d")
-    assert done.code == 1 and "defaultVisibilityTimeoutSeconds" in done.err
+    assert done.code == 1 and done.err.startswith("baton: --visibility must be a number, 43,200 or less.")
+    done = shell("queue", "set", "strict", "--deduplication-window", "30d")
+    assert done.code == 1 and "--deduplication-window" in done.err
     done = shell("queue", "create", "no good name")
     assert done.code == 1 and "name" in done.err
 

@@ -10,9 +10,8 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from batonq import __version__
@@ -38,6 +37,7 @@ ACCOUNT_VARIABLE = "BATON_ACCOUNT"
 CONTEXT_VARIABLE = "BATON_CONTEXT"
 CA_VARIABLE = "BATON_CA_FILE"
 GROUP = "server and credentials"
+OPENING = "The request's body is not valid: "  # a user of the command line has written no request
 _CREDENTIALS_HELP = (
     f"Give an access key ({KEY_VARIABLE} and {SECRET_VARIABLE}, or --key and --secret-file) or the admin token "
     f"({TOKEN_VARIABLE}, --token-file, or --data on the server's machine)."
@@ -72,8 +72,7 @@ def add_client_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentG
     return group
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(NamedTuple):
     """A server and the credentials for it."""
 
     url: str
@@ -160,7 +159,7 @@ class _Resolution:
         key, secret, token = self._credentials(target, context)
         account = self._flag("account") or self._variable(ACCOUNT_VARIABLE) or (context.account if context else "")
         ca_file = self._flag("ca_file") or self._variable(CA_VARIABLE) or (context.ca_file if context else "")
-        return replace(target, key=key, secret=secret, token=token, account=account, ca_file=ca_file)
+        return target._replace(key=key, secret=secret, token=token, account=account, ca_file=ca_file)
 
     def _located(self) -> Target:
         """The URL. A context that a flag names comes before the environment."""
@@ -398,7 +397,7 @@ class Server:
                 f"The server at {self.url} does not support this command: it is older than baton {__version__}. "
                 "Update the server."
             )
-        return kind(detail)
+        return kind(detail.removeprefix(OPENING))
 
     def no_such_queue(self, path: str) -> QueueDoesNotExist:
         """The error for a queue that does not exist, with the names of similar queues."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 from batonq.cli import contexts
@@ -66,16 +65,16 @@ def _add(kept: contexts.Contexts, arguments: argparse.Namespace) -> int:
         raise WrongUsage("--key and --secret-file belong together: the id and the secret of an access key.")
     context = existing or contexts.Context(url=checked_url(arguments.url))
     if arguments.url:
-        context = replace(context, url=checked_url(arguments.url))
+        context = context._replace(url=checked_url(arguments.url))
     if arguments.key:
         secret = read_secret(arguments.secret_file, "--secret-file")
-        context = replace(context, key=arguments.key, secret=secret, token="")
+        context = context._replace(key=arguments.key, secret=secret, token="")
     if arguments.token_file:
-        context = replace(context, key="", secret="", token=read_secret(arguments.token_file, "--token-file"))
+        context = context._replace(key="", secret="", token=read_secret(arguments.token_file, "--token-file"))
     if arguments.account is not None:
-        context = replace(context, account=arguments.account)
+        context = context._replace(account=arguments.account)
     if arguments.ca_file is not None:
-        context = replace(context, ca_file=os.path.abspath(arguments.ca_file) if arguments.ca_file else "")
+        context = context._replace(ca_file=os.path.abspath(arguments.ca_file) if arguments.ca_file else "")
     if arguments.check:
         _check(name, context)
     kept.named[name] = context

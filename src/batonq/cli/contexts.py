@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from batonq.cli.parser import did_you_mean
 from batonq.errors import InvalidInput, NotFound
@@ -16,8 +15,7 @@ CONTEXTS_MAX = 1_000
 FILE_BYTES_MAX = 4 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Context:
+class Context(NamedTuple):
     """One named server. A field that is not set is empty."""
 
     url: str
@@ -28,13 +26,13 @@ class Context:
     ca_file: str = ""
 
 
-@dataclass
 class Contexts:
     """All contexts of the user, and the name of the one in use (empty: none)."""
 
-    path: str
-    current: str = ""
-    named: dict[str, Context] = field(default_factory=dict)
+    def __init__(self, path: str, current: str = "", named: dict[str, Context] | None = None) -> None:
+        self.path = path
+        self.current = current
+        self.named = named or {}
 
     def get(self, name: str) -> Context:
         try:
@@ -60,7 +58,7 @@ class Contexts:
 
 
 def _given(context: Context) -> dict[str, str]:
-    return {name: value for name, value in asdict(context).items() if value}
+    return {name: value for name, value in context._asdict().items() if value}
 
 
 def path() -> str:
@@ -88,9 +86,8 @@ def load() -> Contexts:
 
 
 def _decode(place: str, value: Any) -> Contexts:
-    known = {each.name for each in fields(Context)}
     named = {
-        str(name): Context(**{key: str(text) for key, text in given.items() if key in known})
+        str(name): Context(**{key: str(text) for key, text in given.items() if key in Context._fields})
         for name, given in value["contexts"].items()
     }
     current = str(value.get("current", ""))

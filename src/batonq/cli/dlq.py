@@ -20,7 +20,8 @@ REASON_WIDTH = 60
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    listing = add_action(actions, "list", "list the queues with dead letters")
+    listing = add_action(actions, "list", "list the queues with dead letters, or the groups of one queue")
+    listing.add_argument("queue", metavar="QUEUE", nargs="?", help="list the groups of this queue, as `dlq show` does")
     show = add_action(actions, "show", "show the dead letters of a queue, grouped by error, with examples")
     delete = add_action(actions, "delete", "delete dead letters")
     delete.add_argument("--all", action="store_true", help="delete all messages of the queue")
@@ -39,6 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(server: Server, arguments: argparse.Namespace) -> int:
+    if arguments.queue:
+        return _show(server, arguments)
     found = list_queues(server)
     queues = [queue for queue in found["queues"] if _dead(queue)]
     if arguments.json:
@@ -72,6 +75,8 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
         print(f"Only the first {found['examined']:,} were examined.")
     for group in found["groups"]:
         _print_group(group)
+    if found.get("groupsOmitted"):
+        print(f"{plural(found['groupsOmitted'], 'smaller group')} are not shown.")
     print()
     print(f"Redrive a group:  baton redrive {arguments.queue} --group GROUP --dry-run")
     print(f"Delete a group:   baton dlq delete {arguments.queue} --group GROUP")
@@ -97,7 +102,7 @@ def _delete(server: Server, arguments: argparse.Namespace) -> int:
             f"Say which messages of {arguments.queue} to delete, for example --group GROUP from `baton dlq show "
             f"{arguments.queue}`, or --all."
         )
-    body: dict[str, Any] = {"filter": wanted} if wanted else {}
+    body: dict[str, Any] = {"filter": wanted} if wanted else {"all": True}
     if arguments.max:
         body["maxMessages"] = arguments.max
     path = queue_path(arguments.queue) + ":delete-messages"

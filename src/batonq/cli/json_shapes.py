@@ -121,6 +121,15 @@ class ClockShown(Printed):
     now_ms: int
 
 
+class BackupWritten(Printed):
+    """`atMs` is the point in time of the backup."""
+
+    path: str
+    at_ms: int
+    bytes: int
+    shards: int
+
+
 class Percentiles(Printed):
     """In milliseconds."""
 
@@ -161,6 +170,7 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "alarms ack": "acknowledgeAlarm",
     "alarms list": "listAlarms",
     "alarms test": "testAlarms",
+    "backup": BackupWritten,
     "bench": BenchReport,
     "clock advance": ClockShown,
     "cluster status": "getCluster",

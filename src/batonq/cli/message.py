@@ -1,4 +1,4 @@
-"""`baton message show|delete|retry|edit QUEUE MESSAGE`: one message, by its id or sequence number."""
+"""`baton message show|delete|retry|edit QUEUE MESSAGE`: one message, by its id."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     show = add_action(actions, "show", "show where a message is, why it is not delivered, and its history")
     delete = add_action(actions, "delete", "delete a message")
-    retry = add_action(actions, "retry", "make a message visible now: end its delay, or return a dead letter")
-    edit = add_action(actions, "edit", "change the body, the attributes or the delay of a waiting message")
+    retry = add_action(actions, "retry", "deliver a delayed message now, or return a dead letter to its source queue")
+    edit = add_action(actions, "edit", "change the body or the attributes of a message that no consumer holds")
     edit.add_argument("--body", help="the new body; JSON objects are stored as JSON")
     edit.add_argument("--text", action="store_true", help="store the body as text, even if it is JSON")
     edit.add_argument(
@@ -101,7 +101,9 @@ def _event(event: dict[str, Any]) -> str:
     if event.get("holder"):
         parts.append(f"by {event['holder']}")
     if event.get("queue"):
-        parts.append(f"queue {event['queue']}")
+        parts.append(f"in {event['queue']}")
+    if event.get("toQueue"):
+        parts.append(f"to {event['toQueue']}")
     if event.get("untilMs"):
         parts.append(f"until {moment(event['untilMs'])}")
     why = ": ".join(filter(None, (event.get("errorClass"), event.get("reason"), event.get("detail"))))
@@ -123,7 +125,7 @@ def _delete(server: Server, arguments: argparse.Namespace) -> int:
 
 def _retry(server: Server, arguments: argparse.Namespace) -> int:
     answer = server.post(message_path(arguments.queue, arguments.message) + ":retry")
-    _changed(arguments, answer, "can be received now")
+    _changed(arguments, answer, f"can be received now. {answer.get('where', '')}".rstrip())
     return 0
 
 
@@ -131,11 +133,8 @@ def _edit(server: Server, arguments: argparse.Namespace) -> int:
     body = ""
     if arguments.body is not None:
         body = encode_body(arguments.body.encode("utf-8", "surrogateescape"), text=arguments.text)
-    changes: dict[str, Any] = {}
-    if arguments.attribute:
-        changes["setAttributes"] = parse_attributes(arguments.attribute)
-    if arguments.remove_attribute:
-        changes["removeAttributes"] = arguments.remove_attribute
+    attributes = {**parse_attributes(arguments.attribute), **dict.fromkeys(arguments.remove_attribute)}
+    changes: dict[str, Any] = {"attributes": attributes} if attributes else {}
     if not changes and not body:
         raise WrongUsage("Nothing to change. Use --body, --attribute or --remove-attribute.")
     answer = server.call("PATCH", message_path(arguments.queue, arguments.message), encode_message(body, changes))
@@ -147,4 +146,4 @@ def _changed(arguments: argparse.Namespace, answer: Any, what: str) -> None:
     if arguments.json:
         print_json(answer)
     else:
-        print(f"Message {arguments.message} {what}.")
+        print(printable(f"Message {arguments.message} {what.removesuffix('.')}."))

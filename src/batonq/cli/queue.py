@@ -21,7 +21,14 @@ from batonq.cli.output import (
     size,
     style,
 )
-from batonq.cli.queue_flags import add_setting_arguments, field_of, given_settings, shown_settings
+from batonq.cli.queue_flags import (
+    add_setting_arguments,
+    field_of,
+    given_settings,
+    in_words_of_flags,
+    shown_settings,
+)
+from batonq.errors import BatonError
 
 SORTS = ("name", "visible", "inFlight", "delayed", "oldest", "sent", "received", "acked", "dead", "depth")
 LIST_DEFAULT = 100
@@ -67,8 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    server = connect(arguments)
-    return {
+    actions = {
         "list": _list,
         "show": _show,
         "create": _create,
@@ -76,7 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
         "delete": _delete,
         "purge": _purge,
         "consumers": _consumers,
-    }[arguments.action](server, arguments)
+    }
+    server = connect(arguments)
+    try:
+        return actions[arguments.action](server, arguments)
+    except BatonError as problem:
+        raise type(problem)(in_words_of_flags(problem.message)) from None
 
 
 # --- list -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -163,6 +164,15 @@ def field_of(name: str) -> Setting:
 
     known = [setting.flag.removeprefix("--") for setting in SETTINGS]
     raise WrongUsage(f"A queue has no setting {name!r}.{did_you_mean(plain, known)}")
+
+
+def in_words_of_flags(text: str) -> str:
+    """An error of the server with the names of flags instead of the fields of the REST API."""
+    return _FIELD.sub(lambda found: _FLAGS.get(found[0], found[0]), text)
+
+
+_FLAGS = {".".join(setting.keys): setting.flag for setting in SETTINGS}
+_FIELD = re.compile(r"\b[a-z]+[A-Z][A-Za-z]*\b|\bdeduplication\.[A-Za-z]+\b")
 
 
 def shown_settings(queue: dict[str, Any]) -> Iterator[tuple[str, str]]:

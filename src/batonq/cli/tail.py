@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect
@@ -15,12 +16,13 @@ from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.output import moment, note
 from batonq.cli.peek import LIMIT_MAX, look, start_of_body
 from batonq.cli.quantities import parse_duration_s
+from batonq.core.spread import NUMBER_BITS
 
 INTERVAL_S = 1.0
 INTERVAL_MIN_S = 0.1
-SEQUENCE_MAX = (1 << 53) - 1
+SHARDS_MAX = 1_000
 BODY_WIDTH = 120
-PAGES_PER_LOOK = 100
+PAGES_PER_LOOK = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.count is not None and arguments.count < 1:
         raise WrongUsage("--count must be at least 1.")
     server = connect(arguments)
-    queue: str = arguments.queue
-    after = 0 if arguments.from_start else newest_sequence(server, queue)
-    note(f"Watching {queue} at {server.url}. Ctrl-C stops.")
+    follower = Follower(server, arguments.queue)
+    if not arguments.from_start:
+        follower.skip()
+    note(f"Watching {arguments.queue} at {server.url}. Ctrl-C stops.")
     end = None if arguments.duration is None else time.monotonic() + arguments.duration
     left = arguments.count
     while True:
-        for message in _new(server, queue, after, left):
-            after = message["sequence"]
+        for message in follower.read(left):
             _print(message, as_json=arguments.json)
             left = None if left is None else left - 1
         if left == 0:
@@ -63,32 +65,61 @@ def run(arguments: argparse.Namespace) -> int:
         time.sleep(pause)
 
 
-def newest_sequence(server: Server, queue: str) -> int:
-    """The sequence number of the last message; 0 if there is none. Found by bisection, in at most 53 small requests."""
-    if not look(server, queue, limit=1)["messages"]:
-        return 0
-    low, high = 0, SEQUENCE_MAX  # something is after `low`, nothing is after `high`
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = look(server, queue, after=middle, limit=1)["messages"]
-        if found:
-            low = max(middle, found[0]["sequence"] - 1)
-        else:
-            high = middle
-    return high
+class Follower:
+    """Reads the new messages of a queue. A queue on several shards has a range of sequence numbers per shard, and new
+    messages arrive at the end of each range.
+    """
 
+    def __init__(self, server: Server, queue: str) -> None:
+        self._server = server
+        self._queue = queue
+        self._seen: dict[int, int] = {}  # shard → sequence number of its last message that was read
 
-def _new(server: Server, queue: str, after: int, most: int | None) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for _ in range(PAGES_PER_LOOK):
-        if most is not None and len(found) >= most:
-            break
-        page = look(server, queue, after=after, limit=LIMIT_MAX)
-        found += page["messages"]
-        if "nextAfter" not in page:
-            break
-        after = page["nextAfter"]
-    return found if most is None else found[:most]
+    def skip(self) -> None:
+        """Skip what is already there."""
+        after = 0
+        for _ in range(SHARDS_MAX):
+            found = look(self._server, self._queue, after=after, limit=1)["messages"]
+            if not found:
+                return
+            shard = found[0]["sequence"] >> NUMBER_BITS
+            after = self._newest(found[0]["sequence"], (shard + 1) << NUMBER_BITS)
+            self._seen[shard] = after
+
+    def _newest(self, low: int, end: int) -> int:
+        """The last sequence number of a range, by bisection. A message with the number `low` exists."""
+        high = end
+        while high - low > 1:
+            middle = (low + high) // 2
+            found = look(self._server, self._queue, after=middle - 1, limit=1)["messages"]
+            if found and found[0]["sequence"] < end:
+                low = found[0]["sequence"]
+            else:
+                high = middle
+        return low
+
+    def read(self, most: int | None) -> Iterator[dict[str, Any]]:
+        """At most so many new messages, as many as there are if it is None."""
+        after, limit, count = 0, 1, 0
+        for _ in range(PAGES_PER_LOOK):
+            page = look(self._server, self._queue, after=after, limit=limit)
+            limit = LIMIT_MAX
+            for message in page["messages"]:
+                if count == most:
+                    return
+                sequence = message["sequence"]
+                shard = sequence >> NUMBER_BITS
+                after = max(sequence, self._seen.get(shard, 0))
+                if sequence < after:
+                    break  # old: go on after the last one of this shard
+                if sequence > self._seen.get(shard, 0):
+                    self._seen[shard] = sequence
+                    count += 1
+                    yield message
+            else:
+                if "nextAfter" not in page:
+                    return
+                after = max(after, page["nextAfter"])
 
 
 def _print(message: dict[str, Any], *, as_json: bool) -> None:

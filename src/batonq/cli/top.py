@@ -15,7 +15,7 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import cut, duration, moment, print_json, printable, rate
+from batonq.cli.output import cut, duration, moment, plural, print_json, printable, rate
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.queue import SORTS, list_queues
 from batonq.errors import AccessDenied, BatonError
@@ -137,7 +137,7 @@ def _totals(view: View) -> str:
         names = ("visible", "inFlight", "sentPerSecond", "ackedPerSecond")
         source = {name: sum(queue.get(name) or 0 for queue in view.queues) for name in names}
     text = (
-        f"{view.total:,} queues  {source['visible']:,} visible  {source['inFlight']:,} in flight  "
+        f"{plural(view.total, 'queue')}  {source['visible']:,} visible  {source['inFlight']:,} in flight  "
         f"{rate(source['sentPerSecond'])} sent/s  {rate(source['ackedPerSecond'])} acked/s"
     )
     if view.status:

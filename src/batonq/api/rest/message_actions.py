@@ -31,8 +31,10 @@ async def edit_message(call: Call) -> Answer:
 async def retry_message(call: Call) -> Answer:
     queue = call.queue()
     call.read(Nothing)
-    await call.broker.messages.retry(queue, call.token)
-    return Answer(200, await detail_of(call, queue, await call.broker.messages.find(queue, call.token)))
+    # A dead letter leaves the queue: afterwards only its current id leads to it, not the id with which it was sent.
+    current = (await call.broker.messages.find(queue, call.token)).peeked.current_id
+    await call.broker.messages.retry(queue, current)
+    return Answer(200, await detail_of(call, queue, await call.broker.messages.find(queue, current)))
 
 
 def _edit(given: MessageEdit) -> dict[str, Any]:
