@@ -255,7 +255,7 @@ def test_sending_a_test_message(browser: Browser, rest: FakeRest) -> None:
         ({"body": "{", "kind": "json"}, "This is not JSON"),
         ({"body": "1", "attributes": "["}, "Write attributes as a JSON object"),
         ({"body": "1", "delay": "soon"}, "Write the delay as a number of seconds."),
-        ({"body": "x" * 50_000, "kind": "text"}, "A test message may have 49,152 bytes; this one has 50,000."),
+        ({"body": "x" * 300_000, "kind": "text"}, "A test message may have 262,144 bytes; this one has 300,000."),
     ],
 )
 def test_a_message_that_is_wrong(browser: Browser, rest: FakeRest, form: dict[str, str], said: str) -> None:
