@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from batonq.api.http import CredentialGate, HttpLimits
 from batonq.api.sqs.access import Caller
 from batonq.api.ui import assets
 from batonq.api.ui.app import POLICY
 from batonq.api.ui.sessions import SESSION_S, SignInLimit
 from batonq.core.catalog.entries import READ, WRITE
 from tests.dashboard import samples
-from tests.dashboard.pages import ACCOUNT, NOW_S, TOKEN, Browser, FakeRest, Refusal, header, text_of
+from tests.dashboard.pages import ACCOUNT, HOST, NOW_S, TOKEN, Browser, FakeRest, Refusal, header, text_of
 
 
 @pytest.fixture
@@ -204,6 +205,20 @@ def test_attempts_are_limited(secured: Browser) -> None:
     assert response.status == 403 and b"Too many attempts" in response.body
     secured.peer = "127.0.0.2"
     assert secured.send("POST", "/ui/sign-in", {"token": TOKEN}).status == 303
+
+
+def test_only_a_session_may_send_a_large_form(secured: Browser) -> None:
+    limits = HttpLimits()
+    gate = CredentialGate(limits, (), has_session=secured.app.has_session)
+
+    def allowed(target: bytes, cookie: str) -> object:
+        return gate({b"host": HOST.encode(), b"cookie": cookie.encode()}, target)
+
+    assert allowed(b"/ui/queues/orders/try", "baton-session-9324=1.a.b") == limits.anonymous_body_bytes_max
+    secured.send("POST", "/ui/sign-in", {"token": TOKEN})
+    ((name, value),) = secured.cookies.items()
+    assert allowed(b"/ui/queues/orders/try", f"{name}={value}") == limits.body_bytes_max
+    assert allowed(b"/v1/queues", f"{name}={value}") == limits.anonymous_body_bytes_max
 
 
 def test_a_session_of_a_secured_server_expires(secured: Browser) -> None:

@@ -91,3 +91,12 @@ def test_a_large_or_deep_value_is_shown_as_text() -> None:
 def test_a_body_on_one_line() -> None:
     assert formats.compact({"a": "b\n  c"}) == '{"a": "b\\n c"}'
     assert formats.compact("x" * 500) == "x" * 119 + "…"
+
+
+def test_parts_of_a_sentence_are_links() -> None:
+    links = {"b has 1 <dead> letter": "/b", "ab has 1 <dead> letter": '/a"b'}
+    shown = formats.linked("2 need you: ab has 1 <dead> letter; b has 1 <dead> letter.", links)
+    assert shown == (
+        '2 need you: <a href="/a&#34;b">ab has 1 &lt;dead&gt; letter</a>; <a href="/b">b has 1 &lt;dead&gt; letter</a>.'
+    )
+    assert formats.linked("<b>", {}) == "&lt;b&gt;"

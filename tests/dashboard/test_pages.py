@@ -45,6 +45,22 @@ def test_the_overview_begins_with_the_answer(browser: Browser) -> None:
     assert "1,204/s" in text and "0.4 %" in text and "48,312" in text
 
 
+def test_problems_lead_to_where_they_are_solved(browser: Browser, rest: FakeRest) -> None:
+    problems = [
+        {"level": "warning", "text": "a/b has 2 dead letters", "queue": "a/b"},
+        {"level": "critical", "text": "the disk is full", "alarm": "disk"},
+        {"level": "warning", "text": "something else"},
+    ]
+    verdict = {"level": "critical", "sentence": "3 things need you: a/b has 2 dead letters.", "problems": problems}
+    rest.answers["GET /v1/status"] = samples.status(verdict=verdict, alarms={"active": 2, "unacknowledged": 1})
+    page = browser.get("/ui")
+    assert '<a href="/ui/queues/a%2Fb">a/b has 2 dead letters</a>' in page
+    assert '<a href="/ui/alarms/disk">the disk is full</a>' in page
+    text = text_of(page)
+    assert text.count("a/b has 2 dead letters") == 1 and "something else" in text
+    assert "2 active alarms , 1 not acknowledged" in text
+
+
 def test_an_empty_server_says_what_to_paste(browser: Browser, rest: FakeRest) -> None:
     rest.answers["GET /v1/status"] = samples.status(queues=0)
     text = text_of(browser.get("/ui"))
@@ -239,7 +255,7 @@ def test_sending_a_test_message(browser: Browser, rest: FakeRest) -> None:
         ({"body": "{", "kind": "json"}, "This is not JSON"),
         ({"body": "1", "attributes": "["}, "Write attributes as a JSON object"),
         ({"body": "1", "delay": "soon"}, "Write the delay as a number of seconds."),
-        ({"body": "x" * 50_000, "kind": "text"}, "A test message may have 49,152 bytes; this one has 50,000."),
+        ({"body": "x" * 300_000, "kind": "text"}, "A test message may have 262,144 bytes; this one has 300,000."),
     ],
 )
 def test_a_message_that_is_wrong(browser: Browser, rest: FakeRest, form: dict[str, str], said: str) -> None:

@@ -188,10 +188,10 @@ def compose(node: Node) -> HttpServer:
         limits = replace(limits, body_bytes_max=CALL_BYTES_MAX)
     elif isinstance(node, ProcessNode):
         mount_status(router, node)
-    server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits))
+    ui = UiApp(rest, DashboardAccess(node.broker), read_only=settings.read_only, wall=node.time_s)
+    server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits, ui.has_session))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
-    ui = UiApp(rest, DashboardAccess(node.broker), read_only=settings.read_only, wall=node.time_s)
     router.mount_under("/ui", ui.handle)
     router.mount("/", browsers_only(sqs, ui))
     node.metrics.sources.append(lambda: front_metrics(server, sqs, rest))
@@ -210,12 +210,14 @@ def limits_of(settings: Settings) -> HttpLimits:
     )
 
 
-def gate_of(settings: Settings, limits: HttpLimits) -> Gate:
+def gate_of(
+    settings: Settings, limits: HttpLimits, has_session: Callable[[dict[bytes, bytes], bytes], bool] | None = None
+) -> Gate:
     """Access control. Without a cluster secret, all nodes are on this machine and send no credentials."""
     if settings.dev:
         return LocalGate(limits, settings.own_hosts)
     trusting = bool(settings.advertise) and not settings.cluster_secret_file
-    return CredentialGate(limits, (SIGNATURE_HEADER.encode(),), PREFIX.encode() if trusting else b"")
+    return CredentialGate(limits, (SIGNATURE_HEADER.encode(),), PREFIX.encode() if trusting else b"", has_session)
 
 
 def mount_status(router: Router, node: ProcessNode) -> None:

@@ -92,14 +92,22 @@ class CredentialGate:
     """For a server that requires credentials. A request without credentials can do nothing, so little of its body is
     read.
 
-    Targets under the prefix `open_under` need no credentials.
+    Targets under the prefix `open_under` need no credentials. `has_session` says whether the headers of a request to a
+    target contain a valid session.
     """
 
-    def __init__(self, limits: HttpLimits, credentials: Iterable[bytes], open_under: bytes = b"") -> None:
+    def __init__(
+        self,
+        limits: HttpLimits,
+        credentials: Iterable[bytes],
+        open_under: bytes = b"",
+        has_session: Callable[[dict[bytes, bytes], bytes], bool] | None = None,
+    ) -> None:
         self._body_bytes_max = limits.body_bytes_max
         self._anonymous_bytes_max = min(limits.anonymous_body_bytes_max, limits.body_bytes_max)
         self._credentials = (*credentials,)
         self._open_under = open_under
+        self._has_session = has_session
 
     def __call__(self, headers: dict[bytes, bytes], target: bytes) -> int | Refused:
         if b"authorization" in headers or b"X-Amz-Signature=" in target:
@@ -107,6 +115,8 @@ class CredentialGate:
         if any(name in headers for name in self._credentials):
             return self._body_bytes_max
         if self._open_under and target.startswith(self._open_under):
+            return self._body_bytes_max
+        if self._has_session is not None and b"cookie" in headers and self._has_session(headers, target):
             return self._body_bytes_max
         return self._anonymous_bytes_max
 

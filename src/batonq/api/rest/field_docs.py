@@ -70,6 +70,7 @@ _WRITTEN = {
     "staleAcks": "Number of acks with a receipt that a newer lease had replaced.",
     "lateAcks": "Number of acks by SQS clients that were accepted after the lease had expired.",
     "waitingReceives": "Number of receives that are waiting for a message.",
+    "Stats.isDeadLetterQueue": "Whether another queue has this one as its dead-letter queue.",
     "atMs": "Time of this measurement.",
     "sentPerSecond": "Messages sent per second, averaged over up to a minute; absent in the first reply.",
     "receivedPerSecond": "Messages received per second, over the same time.",

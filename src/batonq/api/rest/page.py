@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from functools import cache
+from hashlib import sha256
 from html import escape
 from typing import Any
 
 from batonq.api.rest import openapi
 from batonq.api.rest.codec import JSON
 from batonq.api.rest.problems import kinds, title
-from batonq.node.operations.page_headers import page_headers
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222;
@@ -28,8 +29,22 @@ small { color: #666; }
 }
 """
 
-
-HEADERS = page_headers(_STYLE)
+_POLICY = (
+    "default-src 'none'",
+    f"style-src 'sha256-{base64.b64encode(sha256(_STYLE.encode()).digest()).decode()}'",
+    "script-src 'none'",
+    "connect-src 'none'",
+    "img-src data:",  # the empty icon
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+)
+# The page may use only its own style, and no other site may frame it.
+HEADERS = (
+    ("Content-Security-Policy", "; ".join(_POLICY)),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+)
 
 
 @cache

@@ -190,3 +190,4 @@ class Stats(Answered):
     sent_per_second: float | UnsetType = UNSET
     received_per_second: float | UnsetType = UNSET
     deleted_per_second: float | UnsetType = UNSET
+    is_dead_letter_queue: bool = False

@@ -199,6 +199,7 @@ async def queue_stats(call: Call) -> Answer:
         late_acks=counters.late_deletes,
         waiting_receives=await call.broker.waiting(queue),
         at_ms=now_ms,
+        is_dead_letter_queue=bool(call.broker.dead_letter_sources(queue)),
     )
     rates = call.rates.look(queue.number, counters, now_ms)
     if rates is not None:

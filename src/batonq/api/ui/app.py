@@ -119,6 +119,10 @@ class UiApp:
             logger.exception("a page failed: %s %s", request.method, request.path[:256])
             return self._problem(request, Problem(500, "internal", "This page failed. The server's log says why."))
 
+    def has_session(self, headers: dict[bytes, bytes], target: bytes) -> bool:
+        """Whether a request for a page, of which only the head was received, has a valid session."""
+        return target.startswith(b"/ui/") and self._session(Request("POST", "/ui", "", headers)) is not None
+
     async def _serve(self, request: Request) -> Response:
         session = self._session(request)
         if request.path == SIGN_IN:

@@ -6,7 +6,8 @@ Templates use these functions as filters of the same names.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -203,6 +204,16 @@ def code_words(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
+def linked(text: str, links: Mapping[str, str]) -> Markup:
+    """A text in which the given parts are links."""
+    if not links:
+        return escape(text)
+    parts = re.split(f"(?<![\\w.-])({'|'.join(map(re.escape, sorted(links, key=len, reverse=True)))})", text)
+    return Markup("").join(
+        Markup('<a href="{}">{}</a>').format(links[part], part) if at % 2 else part for at, part in enumerate(parts)
+    )
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
     "rate": rate,
@@ -218,4 +229,5 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "raw_body": raw,
     "json_tree": json_tree,
     "code_words": code_words,
+    "linked": linked,
 }

@@ -1,8 +1,8 @@
 """Live updates: one stream of server-sent events per open page.
 
 Every two seconds the page's data is read again. The stream sends the blocks whose content has changed; if none has, it
-sends a beat, so that the browser knows that the stream is alive. A page that is expensive to render, or that is rendered
-on a busy server, is read less often: an open page takes at most a set share of a processor core.
+sends a beat, so that the browser knows that the stream is alive. A page that is expensive to render, or that is
+rendered on a busy server, is read less often: an open page takes at most a set share of a processor core.
 """
 
 from __future__ import annotations

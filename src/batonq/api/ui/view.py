@@ -79,6 +79,7 @@ class Page:
     level: Level = "plain"
     values: dict[str, Any] = field(default_factory=dict)
     status: int = 200
+    links: dict[str, str] = field(default_factory=dict)  # parts of the sentence that lead somewhere
 
 
 class Redirect(NamedTuple):

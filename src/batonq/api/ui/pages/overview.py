@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from batonq.api.ui.backend import path_of
+from typing import Any
+
+from batonq.api.ui.backend import path_of, segment
 from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Data, Page, Redirect, View
 
 RANGES = ("15m", "1h", "6h", "24h", "72h")
 TOP_QUEUES = 15
+PROBLEMS_MAX = 8
 
 
 async def show(view: View) -> Page | Redirect:
@@ -16,6 +19,8 @@ async def show(view: View) -> Page | Redirect:
     status = await view.backend.get(path_of("status"))
     top = await view.optional("/v1/queues:stats", sort="depth", order="desc", limit=TOP_QUEUES)
     verdict = status["verdict"]
+    links = {problem["text"]: address(problem) for problem in verdict["problems"][:PROBLEMS_MAX]}
+    unsaid = [problem for problem in verdict["problems"] if problem["text"] not in verdict["sentence"]]
     received = status.get("receivedPerSecond", 0)
     retries = status.get("retriedPerSecond", 0) / received if received else 0
     return Page(
@@ -23,13 +28,23 @@ async def show(view: View) -> Page | Redirect:
         "overview.html",
         sentence=verdict["sentence"],
         level=verdict["level"],
+        links={text: target for text, target in links.items() if target},
         values={
             "status": status,
+            "problems": [(problem, address(problem)) for problem in unsaid[:PROBLEMS_MAX]],
+            "more": len(unsaid) - PROBLEMS_MAX,
             "retries": retries,
             "top": top,
             "range": view.choice("range", RANGES),
         },
     )
+
+
+def address(problem: dict[str, Any]) -> str:
+    """The page where something can be done about a problem; empty if there is none."""
+    if problem.get("queue"):
+        return f"/ui/queues/{segment(problem['queue'])}"
+    return f"/ui/alarms/{segment(problem['alarm'])}" if problem.get("alarm") else ""
 
 
 async def series(view: View) -> Data:

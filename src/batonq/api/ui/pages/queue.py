@@ -16,9 +16,7 @@ async def top(view: View) -> dict[str, Any]:
     name = view.names["queue"]
     queue = await view.backend.get(path_of("queues", name))
     stats = await view.backend.get(path_of("queues", name, "stats"))
-    dead_letters = bool(stats.get("isDeadLetterQueue")) or (
-        bool(stats.get("arrived")) and not queue.get("deadLetterQueue")
-    )
+    dead_letters = bool(stats.get("isDeadLetterQueue"))
     sentence, level = queue_words.sentence(queue, stats, dead_letters=dead_letters)
     return {"queue": queue, "stats": stats, "dead_letters": dead_letters, "sentence": sentence, "level": level}
 

@@ -10,12 +10,13 @@ from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Level, Page, Redirect, View
 
 PAGE = 50
+SEARCH_MAX = 80  # the length of a queue's name
 SORTS = ("name", "visible", "inFlight", "delayed", "oldest", "sent", "received", "acked", "dead", "depth")
 ORDERS = ("asc", "desc")
 
 
 async def show(view: View) -> Page:
-    search, sort = view.query.get("search", "").strip(), view.choice("sort", SORTS)
+    search, sort = view.query.get("search", "").strip()[:SEARCH_MAX], view.choice("sort", SORTS)
     order = view.choice("order", ORDERS if sort == "name" else ORDERS[::-1])
     offset = view.whole("offset", 0, 0, 1_000_000)
     found = await view.backend.get(
