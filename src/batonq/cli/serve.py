@@ -191,7 +191,9 @@ def compose(node: Node) -> HttpServer:
     server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
-    ui = UiApp(rest, DashboardAccess(node.broker), read_only=settings.read_only, wall=node.time_s)
+    access = DashboardAccess(node.broker)
+    # `wall` is the clock of messages, which a development server can advance: pages say how long ago something was.
+    ui = UiApp(rest, access, read_only=settings.read_only, wall=lambda: node.broker.now_ms() / 1000)
     router.mount_under("/ui", ui.handle)
     router.mount("/", browsers_only(sqs, ui))
     node.metrics.sources.append(lambda: front_metrics(server, sqs, rest))

@@ -98,7 +98,8 @@ def address(queue: str, message_id: str) -> str:
 
 
 def short(message_id: str) -> str:
-    return message_id[:8] + "…" if len(message_id) > 9 else message_id
+    """The end of an id: messages of one shard have the same beginning."""
+    return "…" + message_id[-12:] if len(message_id) > 13 else message_id
 
 
 def editable(message: dict[str, Any]) -> dict[str, str] | None:
