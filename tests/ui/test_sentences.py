@@ -169,10 +169,10 @@ def test_a_message_is_edited_as_what_it_is() -> None:
     }
     assert message.editable({"bodyBase64": "AA==", "bodyBytes": 1}) is None
     form = {"kind": "json", "body": '{"a": 2}', "attributes": ""}
-    assert message.changes_of(form, {"x": "1"}) == {"body": {"a": 2}, "attributes": {"x": None}}
-    assert message.changes_of({"kind": "text", "body": "a\r\nb"}, {}) == {"body": "a\nb"}
+    assert message.changes_of(form) == {"body": {"a": 2}, "attributes": {}}
+    assert message.changes_of({"kind": "text", "body": "a\r\nb"}) == {"body": "a\nb"}
     with pytest.raises(Problem, match="The body: not valid JSON"):
-        message.changes_of({"kind": "json", "body": "{"}, {})
+        message.changes_of({"kind": "json", "body": "{"})
 
 
 def test_events_are_words() -> None:

@@ -29,8 +29,8 @@ from batonq.errors import InvalidInput, LeaseLost, MessageGone, Unavailable
 RATE_MAX_PER_S = 200.0
 WAITING_MAX = 2_000  # messages per queue: the producer of a fuller queue pauses
 SECONDS_MAX = 7 * 86_400.0
-ONCE_MESSAGES = 240
-ONCE_ROUNDS = 6
+ONCE_MESSAGES = 400
+ONCE_ROUNDS = 11
 HELD_S = 900.0  # leases that `--once` leaves behind
 START_S = 60.0
 REACH_S = 3.0

@@ -97,7 +97,7 @@ def _handle_email(chance: Random, body: Any, receive_count: int) -> Failure | No
     if to is None:
         return Failure("TypeError", "expected a string for 'to', got NoneType")
     if to.endswith("@closed.example"):
-        return Failure("SMTPRecipientsRefused", f"550 5.1.1 {to}: mailbox does not exist", permanent=True)
+        return Failure("SMTPRecipientsRefused", "550 5.1.1 mailbox does not exist", permanent=True)
     if chance.random() < 0.03:
         return Failure("ConnectionResetError", "the mail server closed the connection")
     return None
@@ -107,7 +107,7 @@ def _handle_email(chance: Random, body: Any, receive_count: int) -> Failure | No
 
 
 def _thumbnail(chance: Random, number: int) -> Outgoing:
-    huge = chance.random() < 0.03
+    huge = chance.random() < 0.15
     width = 60_000 if huge else chance.choice((640, 1_280, 4_096))
     body = {"image": f"uploads/2026/{number:06d}.jpg", "width": width, "height": width * 3 // 4}
     return Outgoing(body, ttl=MESSAGE_TTL_S, attributes={"format": "webp"})
@@ -115,7 +115,7 @@ def _thumbnail(chance: Random, number: int) -> Outgoing:
 
 def _handle_thumbnail(chance: Random, body: Any, receive_count: int) -> Failure | None:
     if body["width"] > 50_000:
-        return Failure("DecompressionBombError", f"{body['image']}: {body['width']} pixels wide, at most 50000 allowed")
+        return Failure("DecompressionBombError", f"the image is {body['width']} pixels wide; at most 50000 are allowed")
     return None
 
 
@@ -129,7 +129,7 @@ def _payment(chance: Random, number: int) -> Outgoing:
 
 
 def _handle_payment(chance: Random, body: Any, receive_count: int) -> Failure | None:
-    if float(body["amount"]) > 390:
+    if float(body["amount"]) > 380:
         return Failure("CardDeclined", "the bank declined the card: limit exceeded", permanent=True)
     if chance.random() < 0.02:
         return Failure("GatewayTimeout", "no answer from the payment gateway after 5 s")

@@ -188,7 +188,9 @@ def compose(node: Node) -> HttpServer:
         limits = replace(limits, body_bytes_max=CALL_BYTES_MAX)
     elif isinstance(node, ProcessNode):
         mount_status(router, node)
-    ui = UiApp(rest, DashboardAccess(node.broker), read_only=settings.read_only, wall=node.time_s)
+    access = DashboardAccess(node.broker)
+    # `wall` is the clock of messages, which a development server can advance: pages say how long ago something was.
+    ui = UiApp(rest, access, read_only=settings.read_only, wall=lambda: node.broker.now_ms() / 1000)
     server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits, ui.has_session))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)

@@ -56,9 +56,8 @@ async def delete(view: View) -> Redirect:
 async def edit(view: View) -> Redirect | Page:
     queue, message_id = view.names["queue"], view.names["message"]
     try:
-        path = path_of("queues", queue, "messages", message_id)
-        changes = changes_of(view.form, (await view.backend.get(path)).get("attributes", {}))
-        changed = await view.backend.change("PATCH", path, changes)
+        changes = changes_of(view.form)
+        changed = await view.backend.change("PATCH", path_of("queues", queue, "messages", message_id), changes)
     except Problem as problem:
         if problem.status in (403, 404):
             raise
@@ -70,7 +69,7 @@ async def edit(view: View) -> Redirect | Page:
     return Redirect(address(queue, now_called), "The message is changed.")
 
 
-def changes_of(form: dict[str, str], attributes_now: dict[str, Any]) -> dict[str, Any]:
+def changes_of(form: dict[str, str]) -> dict[str, Any]:
     """The changes of a message that a form asks for. Raises Problem if a field is not JSON."""
     changes: dict[str, Any] = {}
     if "body" in form:
@@ -80,8 +79,7 @@ def changes_of(form: dict[str, str], attributes_now: dict[str, Any]) -> dict[str
         attributes = _json(form["attributes"] or "{}", "The attributes")
         if not isinstance(attributes, dict):
             raise Problem(400, "invalid_input", 'The attributes must be a JSON object, such as {"source": "web"}.')
-        # null removes an attribute that the form no longer has
-        changes["attributes"] = {**dict.fromkeys(attributes_now), **attributes}
+        changes["attributes"] = attributes
     return changes
 
 
@@ -98,7 +96,8 @@ def address(queue: str, message_id: str) -> str:
 
 
 def short(message_id: str) -> str:
-    return message_id[:8] + "…" if len(message_id) > 9 else message_id
+    """The end of an id: messages of one shard have the same beginning."""
+    return "…" + message_id[-12:] if len(message_id) > 13 else message_id
 
 
 def editable(message: dict[str, Any]) -> dict[str, str] | None:

@@ -169,7 +169,7 @@ async def delete(view: View) -> Page | Redirect:
 
 
 def delete_spec(choice: Choice) -> dict[str, Any]:
-    return {"filter": choice.filter} if choice.filter else {"all": True}
+    return {"filter": choice.filter} if choice.filter else {}
 
 
 async def _sources(view: View, queue: str) -> list[str]:
