@@ -12,7 +12,7 @@ from tests.support.profile import PROFILE
 TESTS = Path(__file__).parent
 FAST_SUITES = {
     *("core", "sim", "log", "node", "api", "golden", "rest", "client", "dashboard", "pipeline", "scaling"),
-    *("cloudwatch", "telemetry", "web", "worker"),
+    *("cloudwatch", "monitoring", "telemetry", "web", "worker"),
 }
 # Other programs as clients, and many requests or simulations: seconds each.
 SLOW_FILES = {
@@ -21,6 +21,7 @@ SLOW_FILES = {
     "test_bugs.py",
     "test_celery.py",
     "test_cluster.py",
+    "test_cluster_expressions.py",
     "test_cluster_bugs.py",
     "test_dead_letter_jobs.py",
     "test_determinism.py",

@@ -124,7 +124,7 @@ def test_queries_that_return_no_data_and_too_much_data() -> None:
     ("asked", "code", "words"),
     [
         (data(query("NumberOfMessagesSent", "Median")), "InvalidParameterValue", "'Median' is not supported"),
-        (data({"Id": "e1", "Expression": "m1+m2"}), "InvalidParameterValue", "does not evaluate metric math"),
+        (data({"Id": "e1", "Expression": "m1+m2"}), "InvalidParameterValue", "does not evaluate"),
         (data({"Id": "m1"}), "MissingParameter", "MetricStat"),
         (data({"Id": "Upper"}), "InvalidParameterValue", "not valid"),
         (data(query("NumberOfMessagesSent"), query("NumberOfMessagesSent")), "InvalidParameterValue", "not unique"),
@@ -142,6 +142,29 @@ def test_queries_that_return_no_data_and_too_much_data() -> None:
 def test_wrong_requests_for_data(asked: dict[str, Any], code: str, words: str) -> None:
     problem = refused("GetMetricData", asked)
     assert problem.code == code and words in problem.message
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        """SELECT MAX("ApproximateNumberOfMessagesVisible") FROM "AWS/SQS" WHERE QueueName = 'jobs'""",
+        """select max(ApproximateNumberOfMessagesVisible) from SCHEMA("AWS/SQS", QueueName) where QueueName='jobs' """,
+    ],
+)
+def test_the_sql_that_selects_one_queue(expression: str) -> None:
+    asked = data({"Id": "q1", "Expression": expression, "Period": 60})
+    (result,) = run("GetMetricData", asked)["MetricDataResults"]
+    (same,) = run("GetMetricData", data(query("ApproximateNumberOfMessagesVisible", "Maximum")))["MetricDataResults"]
+    assert result["Values"] == same["Values"] and result["Label"] == "q1"
+    assert refused("GetMetricData", data({"Id": "q1", "Expression": f"{expression} ORDER BY MAX() DESC"}))
+
+
+def test_a_query_in_another_unit_has_no_data() -> None:
+    asked = query("ApproximateNumberOfMessagesVisible")
+    for unit, found in (("Count", True), ("Seconds", False)):
+        asked["MetricStat"]["Unit"] = unit
+        (result,) = run("GetMetricData", data(asked))["MetricDataResults"]
+        assert bool(result["Values"]) is found
 
 
 # --- GetMetricStatistics

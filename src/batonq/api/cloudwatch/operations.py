@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,6 +20,8 @@ from batonq.api.cloudwatch.requests import (
     GetMetricStatistics,
     ListMetrics,
     MetricDataQuery,
+    MetricIdentity,
+    StatQuery,
     queue_of,
     read,
     span_ms,
@@ -26,6 +29,14 @@ from batonq.api.cloudwatch.requests import (
 from batonq.api.cloudwatch.statistics import BASIC, Bucket, buckets, is_statistic
 
 LISTED_MAX = 500  # metrics of one answer of ListMetrics
+SELECT_PERIOD_S = 300
+_FUNCTIONS = {"AVG": "Average", "COUNT": "SampleCount", "MAX": "Maximum", "MIN": "Minimum", "SUM": "Sum"}
+_SELECT = re.compile(
+    rf"""SELECT\s+(?P<function>{"|".join(_FUNCTIONS)})\s*\(\s*"?(?P<metric>\w+)"?\s*\)\s+
+    FROM\s+(?:SCHEMA\s*\(\s*)?"(?P<namespace>[\w/]+)"(?:\s*,\s*"?{DIMENSION}"?\s*\))?\s+
+    WHERE\s+"?{DIMENSION}"?\s*=\s*'(?P<queue>[\w.-]+)'""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 Operation = Callable[[QueueHistory, str, Any], Awaitable[dict[str, Any]]]
 
@@ -65,21 +76,32 @@ async def _query(
     history: QueueHistory, account: str, query: MetricDataQuery, start_ms: int, end_ms: int
 ) -> list[tuple[int, float]]:
     """The datapoints of one query, oldest first."""
-    if query.Expression is not None:
-        raise invalid(
-            f"Query {query.Id} has an Expression. Baton does not evaluate metric math or SQL; ask for the metrics of "
-            f"{NAMESPACE} with MetricStat."
-        )
-    stat = query.MetricStat
+    stat = query.MetricStat if query.Expression is None else _selected(query)
     if stat is None:
         raise missing(f"MetricDataQueries.{query.Id}.MetricStat")
     if not is_statistic(stat.Stat):
         raise invalid(f"The statistic {stat.Stat[:40]!r} is not supported. Use {', '.join(BASIC)}, or p0 to p100.")
     metric = stat.Metric
+    kind = METRICS.get(metric.MetricName)
+    if kind is None or stat.Unit not in ("", kind.unit):
+        return []
     found = await _buckets(
         history, account, metric.Namespace, metric.MetricName, metric.Dimensions, start_ms, end_ms, stat.Period
     )
     return [(bucket.start_ms, bucket.statistic(stat.Stat)) for bucket in found]
+
+
+def _selected(query: MetricDataQuery) -> StatQuery:
+    """The metric of an Expression in SQL, in the one form that selects the metric of a single queue."""
+    found = _SELECT.fullmatch((query.Expression or "").strip())
+    if found is None or found["namespace"] != NAMESPACE:
+        raise invalid(
+            f"Query {query.Id} has an Expression that Baton does not evaluate. Ask for a metric of {NAMESPACE} with "
+            'MetricStat, or with SELECT MAX("ApproximateNumberOfMessagesVisible") FROM "AWS/SQS" WHERE QueueName = '
+            "'name'."
+        )
+    metric = MetricIdentity(NAMESPACE, found["metric"], [Dimension(DIMENSION, found["queue"])])
+    return StatQuery(metric, query.Period or SELECT_PERIOD_S, _FUNCTIONS[found["function"].upper()])
 
 
 async def _buckets(

@@ -214,10 +214,10 @@ class ClusterNode(RoutedNode):
             silent_s = min(self._loop.time() - self._owned[keeper.number].follower.heard_s, SILENT_MAX_S)
             frames.append((f'shard="{keeper.number}"', behind))
             seconds.append((f'shard="{keeper.number}"', silent_s if behind else 0))
+        # Also of shards that have not moved: Prometheus does not see the first step of a counter that begins at 1.
+        changes = [(f'shard="{keeper.number}"', loop.moves.counts.get(keeper.number, 0)) for keeper in self.shards]
         return [
-            many(
-                metrics.OWNERSHIP_CHANGES, [(f'shard="{shard}"', count) for shard, count in loop.moves.counts.items()]
-            ),
+            many(metrics.OWNERSHIP_CHANGES, changes),
             many(metrics.FOLLOWER_LAG_FRAMES, frames),
             many(metrics.FOLLOWER_LAG_SECONDS, seconds),
             one(metrics.CLUSTER_NODES, len(loop.members)),
