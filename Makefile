@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench campaign tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-figures bench-peers bench-pipeline campaign sim fuzz sync example screenshots docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-figures bench-peers bench-pipeline campaign sim fuzz sync example dist screenshots docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,6 +34,11 @@ $(VENV)/server.stamp: requirements/server.txt pyproject.toml $(VENV)/python.stam
 	@$(INSTALL) -r requirements/server.txt
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m compileall -q src # else every start compiles it where PYTHONDONTWRITEBYTECODE is set
+	@touch $@
+
+$(VENV)/example.stamp: requirements/example.txt $(VENV)/server.stamp
+	@echo "Installing what the example needs"
+	@$(INSTALL) -r requirements/example.txt
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt requirements/legacy-botocore.txt $(VENV)/server.stamp
@@ -106,8 +111,11 @@ fuzz: $(VENV)/dev.stamp ## Fuzz real servers: make fuzz SECONDS=600 SEED=7; one 
 campaign: $(VENV)/spark.stamp ## Faults on a real cluster, 20 rounds of each (ARGS="--rounds 1 --fault kill-owner")
 	@$(BIN)/python -m campaign $(ARGS)
 
-example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole pipeline (ARGS="--images 20")
+example: $(VENV)/example.stamp ## Run the worked example: 200 images through a whole pipeline (ARGS="--images 20")
 	@$(BIN)/python -m examples.transcode $(ARGS)
+
+dist: $(VENV)/server.stamp ## Build the wheel and the source distribution in dist/
+	@$(BIN)/python tools/build_dist.py $(ARGS)
 
 sync: $(VENV)/dev.stamp ## Write the generated parts of the client: the one for threads, and the types of queue settings
 	@$(BIN)/python tools/make_settings.py
@@ -127,7 +135,7 @@ lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade ta
 	@test -n "$(PYTHON)"
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
-	@for name in server dev legacy-botocore cluster docs image spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@for name in server example dev legacy-botocore cluster docs image spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
 	@! grep -nE '://|^-|[ =]/' requirements/*.txt
 
 clean: ## Remove the environment and everything that was built

@@ -173,7 +173,7 @@ def test_at_any_moment_of_a_move_the_cut_fits_together(tmp_path: Path, seed: int
             count += len(texts)
             moving = loop.create_task(fail_all(node, queue, len(texts)))
             shard = node.shards[queue.shard].host().shard
-            while not shard.unsettled() and not moving.done():
+            while not shard.unsettled() and not moving.done():  # noqa: ASYNC110 - turn by turn
                 await asyncio.sleep(0)
             for _ in range(random.randrange(4)):
                 await asyncio.sleep(0)

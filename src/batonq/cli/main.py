@@ -14,10 +14,11 @@ from contextlib import ExitStack
 
 from batonq import __version__
 from batonq.cli.actions import add_action
-from batonq.cli.exit_codes import INTERRUPTED, exit_code_of
+from batonq.cli.exit_codes import FAILED, INTERRUPTED, exit_code_of
 from batonq.cli.parser import Parser
 from batonq.errors import BatonError
 
+SERVER_PACKAGES = ("google_crc32c", "jinja2", "markupsafe", "uvloop")  # of the extra `server`
 # The commands by subject, in the order of the help.
 SUBJECTS: dict[str, dict[str, tuple[str, str]]] = {
     "the server": {
@@ -111,11 +112,22 @@ def _commands_by_subject() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     only = words[0] if words and words[0] in COMMANDS else ""
-    if only:
-        expand = getattr(importlib.import_module(COMMANDS[only][0]), "expand", None)
-        if expand is not None:
-            words = [only, *expand(words[1:])]
-    arguments = build_parser(only).parse_args(words)
+    try:
+        if only:
+            expand = getattr(importlib.import_module(COMMANDS[only][0]), "expand", None)
+            if expand is not None:
+                words = [only, *expand(words[1:])]
+        arguments = build_parser(only).parse_args(words)
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in SERVER_PACKAGES:
+            raise
+        print(
+            f"baton: `baton {only}` needs the package {package}, which is installed with the server: pip install "
+            "'batonq[server]'",
+            file=sys.stderr,
+        )
+        return FAILED
     try:
         with ExitStack() as arguments.resources:
             code: int = arguments.run(arguments)
