@@ -44,7 +44,6 @@ def build(directory: Path) -> list[Path]:
 def main(words: list[str]) -> int:
     for path in build(Path(words[0]) if words else ROOT / "dist"):
         print(f"{path}  {path.stat().st_size:,} bytes")
-    print("Install: pip install 'batonq[server] @ file://…/batonq-….whl'. Or run it at once: uvx, pipx run.")
     return 0
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec import convert
 
+from batonq.cli.json_shapes import shape_of
 from batonq.log import opening
 from batonq.log.backup_files import Backup
 from batonq.log.disk import RealDisk
@@ -131,9 +133,11 @@ def test_a_backup_under_load_has_exactly_what_was_committed_at_its_point(
         assert load.moved > 100
         assert server.terminate() == 0
     for path in paths:
-        checked = baton("restore", str(path), "--check")
+        checked = baton("restore", str(path), "--check", "--json")
         assert checked.returncode == 0, checked.stderr
+        assert convert(json.loads(checked.stdout), shape_of("restore")).data is None
     check_against_the_log(paths[-1], tmp_path / "data")
+    assert convert(json.loads(done.stdout), shape_of("backup")).path == str(paths[-1])
     restored = baton("restore", str(paths[-1]), "--data", str(tmp_path / "restored"), "--json")
     assert restored.returncode == 0, restored.stderr
     with ServerProcess(tmp_path / "restored") as server:

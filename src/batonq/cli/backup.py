@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from batonq.cli.connection import Server, add_connection_arguments, connect
+from batonq.cli.connection import Server, add_operator_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.output import note, plural, print_json
 from batonq.cli.progress import Progress
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="new directory to write, or a new file if the name ends with .tar",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    add_connection_arguments(parser)
+    add_operator_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

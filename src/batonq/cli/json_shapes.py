@@ -121,6 +121,18 @@ class ClockShown(Printed):
     now_ms: int
 
 
+class BackupRestored(Printed):
+    """What a backup contains. `data` is the new data directory; null after `--check`."""
+
+    data: str | None
+    at_ms: int
+    queues: int
+    messages: int
+    in_flight: int
+    keys: int
+    shards: int
+
+
 class BackupWritten(Printed):
     """`atMs` is the point in time of the backup."""
 
@@ -211,6 +223,7 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "queue show": QueueShown,
     "receive": "receive",
     "redrive": "redrive",
+    "restore": BackupRestored,
     "send": SentMessages,
     "status": "getStatus",
     "tail": shapes.Peeked,

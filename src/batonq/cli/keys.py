@@ -118,7 +118,7 @@ async def _offline(settings: Settings, arguments: argparse.Namespace) -> msgspec
             catalog,
             node.world.random_bytes,
             account=arguments.key_account or settings.account,
-            own_account=settings.account,
+            own_account=arguments.key_account or settings.account,  # which account is the server's, only a server knows
             name=arguments.name,
             role=arguments.role,
             expires_ms=0 if arguments.expires is None else now_ms + round(arguments.expires * 1000),
