@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from batonq.core.catalog.entries import AccessKey
@@ -96,7 +96,7 @@ class Broker(JobControl):
         self.purge_wait_ms = settings.purge_wait_ms
         self.account = settings.account
         self.backups: Backups  # set by the node
-        self.admin_token = ""  # of the secured profile; set by the node
+        self.read_admin_token: Callable[[], str] = str  # set by the node
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
         self._route = route  # None: no other node serves shards
         self.tracing = tracing  # None: no spans are exported
@@ -127,6 +127,11 @@ class Broker(JobControl):
         self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
         self.reports = ReportFiles(settings.reports)
+
+    @cached_property
+    def admin_token(self) -> str:
+        """Read when somebody first asks: a simulated node has no file for it."""
+        return self.read_admin_token()
 
     def local_port(self, shard: int) -> ShardPort:
         """Return the port of a shard that this node serves."""

@@ -300,8 +300,7 @@ class Node:
             route=self._route(),
             tracing=self._tracing,
         )
-        if self.settings.secured:
-            self.broker.admin_token = self.admin_token()
+        self.broker.read_admin_token = self.admin_token
         self.broker.history.holds = self.front_holds
         self.backups = self.broker.backups = Backups(
             settings=self.settings,

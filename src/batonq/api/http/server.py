@@ -95,7 +95,14 @@ class HttpServer:
         """With `reuse_port`, other processes listen on the same address, and the operating system balances the
         connections.
         """
-        await self.start_on(bind(host, port, reuse_port=reuse_port), ssl=ssl, backlog=backlog)
+        self._begin()
+        self.scheme = "https" if ssl is not None else "http"
+        self._servers = [
+            await self.loop.create_server(  # by the loop: a simulator has its own network
+                self._connection, host, port, backlog=backlog, reuse_port=reuse_port or None, **_secured(ssl)
+            ),
+        ]
+        self.port = self._servers[0].sockets[0].getsockname()[1]
 
     async def start_on(
         self, listening: Sequence[socket.socket], *, ssl: tls.SSLContext | None = None, backlog: int = 1024
@@ -192,7 +199,7 @@ class HttpServer:
             connection.check(self.tick)
 
 
-def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
+def bind(host: str, port: int) -> list[socket.socket]:
     """Sockets for every address of a host, such as 127.0.0.1 and ::1 for localhost. With port 0 all get the same free
     port. They refuse connections until a server listens on them. Raises OSError.
     """
@@ -204,8 +211,6 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socke
             bound.append(each)
             each.setblocking(False)
             each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             each.bind((where[0], port or bound[0].getsockname()[1], *where[2:]))

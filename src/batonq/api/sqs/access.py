@@ -38,7 +38,9 @@ class Keys(Protocol):
     """Looks up access keys. The broker implements it."""
 
     account: str  # the server's own
-    admin_token: str
+
+    @property
+    def admin_token(self) -> str: ...
 
     def find_key(self, access_key: str) -> AccessKey | None:
         """The key, or None when it does not exist or is disabled."""

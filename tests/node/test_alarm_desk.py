@@ -1,0 +1,83 @@
+"""The alarm desk of a node: it goes on after a failure, keeps alarms while a shard is away, and evaluates by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from batonq.errors import Unavailable
+from batonq.node.alarms.desk import EVERY_S
+from batonq.node.monitoring.overview import Overview
+from batonq.node.node import Node
+from tests.node.nodes import ACCOUNT, Faults, open_node, send
+from tests.node.support import VirtualLoop, run_virtual, until
+
+DEAD = {"RedrivePolicy": f'{{"maxReceiveCount":1,"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:dead"}}'}
+
+
+async def with_dead_letter(loop: VirtualLoop, directory: Path, faults: Faults | None = None) -> Node:
+    node = await open_node(loop, directory, faults=faults, alarm_disk_share=0.9999)
+    dead = await node.broker.create_queue(ACCOUNT, "dead", {}, {})
+    await node.broker.create_queue(ACCOUNT, "orders", DEAD, {})
+    await send(node, dead, "x")
+    return node
+
+
+def ids(node: Node) -> list[str]:
+    return [alarm.id for alarm in node.alarms.active()]
+
+
+def test_the_rules_are_evaluated_every_few_seconds(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await with_dead_letter(loop, tmp_path)
+        began_s = loop.time()
+        await until(lambda: ids(node) == ["dead-letters.dead"])
+        assert 60 <= loop.time() - began_s <= 60 + 3 * EVERY_S
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("problem", [Unavailable("not now"), ZeroDivisionError("a bug")])
+def test_a_failure_does_not_end_the_watch(tmp_path: Path, problem: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await with_dead_letter(loop, tmp_path)
+        failures = 0
+
+        async def fail() -> Overview:
+            nonlocal failures
+            failures += 1
+            raise problem
+
+        with monkeypatch.context() as patch:
+            patch.setattr(node.monitor, "fresh_overview", fail)
+            await asyncio.sleep(100)
+        assert failures > 10 and ids(node) == []
+        await until(lambda: ids(node) == ["dead-letters.dead"])
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_the_alarms_of_queues_stay_while_their_shard_is_away(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await with_dead_letter(loop, tmp_path, faults)
+        await until(lambda: ids(node) == ["dead-letters.dead"])
+        raised_ms = node.alarms.active()[0].raised_ms
+        faults.planned[0] = ["refuse"] * 50
+        orders = node.broker.queue(ACCOUNT, "orders")
+        with pytest.raises(Unavailable):
+            await send(node, orders, "y")
+        await asyncio.sleep(60)
+        assert ids(node) == ["shard-stopped.0", "dead-letters.dead"]  # once: the rule about shards is silent
+        faults.planned[0] = []
+        await until(lambda: "shard-stopped.0" not in ids(node))
+        await asyncio.sleep(60)
+        (alarm,) = node.alarms.active()
+        assert (alarm.id, alarm.raised_ms) == ("dead-letters.dead", raised_ms)
+        await node.stop()
+
+    run_virtual(main)
