@@ -20,8 +20,8 @@ def test_status_is_a_sentence_and_figures(shell: Shell, server: ServerProcess) -
     assert status["profile"] == "development" and status["verdict"]["level"] == "ok"
     lines = shell.good("status").splitlines()
     assert lines[0] == status["verdict"]["sentence"]
-    assert lines[1].split() == ["version", f"{__version__},", "development"]
-    assert lines[-1].split() == ["server", server.url, "(BATON_URL)"]
+    assert lines[1].split() == ["server", server.url, "(BATON_URL)"]
+    assert lines[2].split() == ["version", f"{__version__},", "development"]
 
 
 def test_config_shows_where_each_value_comes_from(shell: Shell) -> None:
