@@ -180,4 +180,6 @@ def test_cluster_status_of_a_server_that_runs_alone(shell: Shell, server: Server
     done = shell("cluster", "drain", "a")
     assert done.code == 1 and "is not a node of a cluster" in done.err and "<" not in done.err
     done = shell("cluster", "status", BATON_URL="http://127.0.0.1:1")
+    assert done.code == 4 and "No server listens at http://127.0.0.1:1" in done.err
+    done = shell("cluster", "drain", "a", BATON_URL="http://127.0.0.1:1")
     assert done.code == 4 and "http://127.0.0.1:1 cannot be reached" in done.err
