@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.servers,
         ).run()
     if arguments.action == "status":
+        arguments.ca_file = arguments.ca_file or arguments.peer_ca
         alone = _server_alone(connect(arguments))
         if alone is not None:
             return _show_alone(arguments, alone)
@@ -117,8 +118,8 @@ async def _first(asked: Asked, url: str) -> Any:
 
 
 def _server_alone(server: Server) -> dict[str, Any] | None:
-    """What a server that is not part of a cluster says about itself. None for a node of a cluster, and if these
-    credentials may not ask.
+    """What a server says about itself that is not part of a cluster and has one process. None for any other server,
+    and if these credentials may not ask.
     """
     try:
         found: dict[str, Any] = server.get("/v1/cluster")
@@ -126,7 +127,7 @@ def _server_alone(server: Server) -> dict[str, Any] | None:
         raise
     except BatonError:
         return None
-    return None if found["clustered"] else found
+    return None if found["clustered"] or len(found["nodes"]) > 1 else found
 
 
 def _show_alone(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
