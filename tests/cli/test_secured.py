@@ -96,3 +96,48 @@ def test_an_operator_acts_for_another_account(secured: Secured, with_token: Shel
     assert ":222233334444:" in with_token.json("queue", "show", "theirs", *other)["queue"]["arn"]
     done = with_token("queue", "show", "theirs", "--account", "me")
     assert done.code == 5 and "Baton-Account must have 12 digits, not 'me'." in done.err
+
+
+WHOLE_SERVER = (
+    ("status",),
+    ("alarms", "list"),
+    ("config", "show"),
+    ("worker", "list"),
+    ("keys", "list"),
+    ("export",),
+    ("jobs", "list"),
+    ("cluster", "status"),
+    ("top",),
+    ("queue", "list"),
+    ("dlq", "list"),
+)
+
+
+@pytest.mark.parametrize("words", WHOLE_SERVER, ids=" ".join)
+@pytest.mark.parametrize("credentials", ["with_key", "with_token"])
+def test_the_whole_server_from_afar(credentials: str, words: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+    shell: Shell = request.getfixturevalue(credentials)
+    done = shell(*words, "--json")
+    assert done.code in (0, 6) and json.loads(done.out), done
+
+
+def test_a_key_of_another_account_sees_its_own_queues_only(secured: Secured, with_token: Shell, nowhere: Shell) -> None:
+    key = with_token.json("keys", "create", "--account", "333344445555")
+    words = {"BATON_ACCESS_KEY_ID": key["keyId"], "BATON_SECRET_ACCESS_KEY": key["secret"], "BATON_URL": secured.url}
+    other = Shell(**nowhere.variables, **words)
+    other.good("queue", "create", "own")
+    done = other("status")
+    assert done.code == 5 and "Use a key of the server's own account" in done.err
+    assert other.json("top")["status"] is None
+    assert [queue["name"] for queue in other.json("queue", "list")["queues"]] == ["own"]
+    assert other.json("doctor", code=6)["level"] == "warning"  # the queue has no dead-letter queue
+
+
+def test_a_key_that_may_only_read(secured: Secured, with_token: Shell, nowhere: Shell) -> None:
+    key = with_token.json("keys", "create", "--role", "read", "--name", "reader")
+    words = {"BATON_ACCESS_KEY_ID": key["keyId"], "BATON_SECRET_ACCESS_KEY": key["secret"], "BATON_URL": secured.url}
+    reader = Shell(**nowhere.variables, **words)
+    with_token.good("queue", "create", "read-only")
+    assert reader.json("queue", "show", "read-only")["queue"]["name"] == "read-only"
+    done = reader("send", "read-only", "x")
+    assert done.code == 5 and f"Key {key['keyId']} has the role read" in done.err

@@ -20,8 +20,8 @@ def test_status_is_a_sentence_and_figures(shell: Shell, server: ServerProcess) -
     assert status["profile"] == "development" and status["verdict"]["level"] == "ok"
     lines = shell.good("status").splitlines()
     assert lines[0] == status["verdict"]["sentence"]
-    assert lines[1].split() == ["version", f"{__version__},", "development"]
-    assert lines[-1].split() == ["server", server.url, "(BATON_URL)"]
+    assert lines[1].split() == ["server", server.url, "(BATON_URL)"]
+    assert lines[2].split() == ["version", f"{__version__},", "development"]
 
 
 def test_config_shows_where_each_value_comes_from(shell: Shell) -> None:
@@ -180,4 +180,6 @@ def test_cluster_status_of_a_server_that_runs_alone(shell: Shell, server: Server
     done = shell("cluster", "drain", "a")
     assert done.code == 1 and "is not a node of a cluster" in done.err and "<" not in done.err
     done = shell("cluster", "status", BATON_URL="http://127.0.0.1:1")
+    assert done.code == 4 and "No server listens at http://127.0.0.1:1" in done.err
+    done = shell("cluster", "drain", "a", BATON_URL="http://127.0.0.1:1")
     assert done.code == 4 and "http://127.0.0.1:1 cannot be reached" in done.err

@@ -138,7 +138,7 @@ def test_a_cluster_ends_with_a_starter_that_is_killed(tmp_path: Path) -> None:
 
 def test_an_address_where_no_node_is(tmp_path: Path) -> None:
     outcome = baton("cluster", "status", "--url", f"http://127.0.0.1:{reserve_port()}")
-    assert outcome.returncode == 1 and "cannot be reached" in outcome.stderr
+    assert outcome.returncode == 4 and "No server listens at http://127.0.0.1:" in outcome.stderr
 
 
 def test_the_address_of_the_log_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

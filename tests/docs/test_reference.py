@@ -40,7 +40,7 @@ def test_every_command_and_argument_is_documented() -> None:
         assert f"### {parser.prog}\n" in page
         section = page.split(f"### {parser.prog}\n")[1].split("\n### ")[0]
         for action in make_docs.options(parser):
-            for name in action.option_strings or [action.dest]:
+            for name in action.option_strings or [f"`{action.metavar or action.dest}`"]:
                 assert name in section, f"{name} of {parser.prog}"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from batonq.cli.actions import add_action
 from batonq.cli.connection import URL_VARIABLE, Server, add_operator_arguments, connect, resolve
 from batonq.cli.exit_codes import Unreachable
-from batonq.cli.output import print_json
+from batonq.cli.output import plural, print_json
 from batonq.errors import BatonError, InvalidInput
 
 TIMEOUT_S = 60.0
@@ -65,12 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.other_shards,
             arguments.servers,
         ).run()
-    try:
-        return asyncio.run(_ask(arguments))
-    except _NotClustered:
-        if arguments.action != "status":
-            raise
-        return _show_alone(connect(arguments), arguments.json)
+    if arguments.action == "status":
+        arguments.ca_file = arguments.ca_file or arguments.peer_ca
+        alone = _server_alone(connect(arguments))
+        if alone is not None:
+            return _show_alone(arguments, alone)
+    return asyncio.run(_ask(arguments))
 
 
 async def _ask(arguments: argparse.Namespace) -> int:
@@ -99,12 +99,8 @@ async def _ask(arguments: argparse.Namespace) -> int:
         asked.close()
 
 
-class _NotClustered(InvalidInput):
-    """The server is not a node of a cluster."""
-
-
 async def _first(asked: Asked, url: str) -> Any:
-    """The status of the node at this URL, which knows all others. Raises _NotClustered for any other server."""
+    """The status of the node at this URL, which knows all others."""
     from batonq.node.cluster.peers import NotSent
 
     try:
@@ -116,22 +112,33 @@ async def _first(asked: Asked, url: str) -> Any:
     except BatonError as problem:
         if "unknown error" not in problem.message:
             raise
-        raise _NotClustered(
+        raise InvalidInput(
             f"The server at {url} is not a node of a cluster: it runs alone, or it is not a Baton server."
         ) from None
 
 
-def _show_alone(server: Server, as_json: bool) -> int:
-    """The status of a server that is not part of a cluster."""
-    found = server.get("/v1/cluster")
-    if as_json:
+def _server_alone(server: Server) -> dict[str, Any] | None:
+    """What a server says about itself that is not part of a cluster and has one process. None for any other server,
+    and if these credentials may not ask.
+    """
+    try:
+        found: dict[str, Any] = server.get("/v1/cluster")
+    except Unreachable:
+        raise
+    except BatonError:
+        return None
+    return None if found["clustered"] or len(found["nodes"]) > 1 else found
+
+
+def _show_alone(arguments: argparse.Namespace, found: dict[str, Any]) -> int:
+    if arguments.json:
         print_json(found)
         return 0
     names = ", ".join(node["name"] for node in found["nodes"])
     waiting = [str(shard["number"]) for shard in found["shards"] if shard["state"] != "serving"]
     state = f"not serving: {', '.join(waiting)}" if waiting else "all serving"
-    print(f"The server at {server.url} runs alone: it is not a node of a cluster.")
-    print(f"Node {names} owns {len(found['shards'])} shards, {state}. `baton status` shows more.")
+    print(f"The server at {resolve(arguments).url} runs alone: it is not a node of a cluster.")
+    print(f"{names} owns {plural(len(found['shards']), 'shard')}, {state}. `baton status` shows more.")
     return 0
 
 

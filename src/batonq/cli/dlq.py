@@ -102,7 +102,7 @@ def _delete(server: Server, arguments: argparse.Namespace) -> int:
             f"Say which messages of {arguments.queue} to delete, for example --group GROUP from `baton dlq show "
             f"{arguments.queue}`, or --all."
         )
-    body: dict[str, Any] = {"filter": wanted} if wanted else {"all": True}
+    body: dict[str, Any] = {"filter": wanted} if wanted else {}
     if arguments.max:
         body["maxMessages"] = arguments.max
     path = queue_path(arguments.queue) + ":delete-messages"

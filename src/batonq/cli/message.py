@@ -133,8 +133,11 @@ def _edit(server: Server, arguments: argparse.Namespace) -> int:
     body = ""
     if arguments.body is not None:
         body = encode_body(arguments.body.encode("utf-8", "surrogateescape"), text=arguments.text)
-    attributes = {**parse_attributes(arguments.attribute), **dict.fromkeys(arguments.remove_attribute)}
-    changes: dict[str, Any] = {"attributes": attributes} if attributes else {}
+    changes: dict[str, Any] = {}
+    if arguments.attribute:
+        changes["setAttributes"] = parse_attributes(arguments.attribute)
+    if arguments.remove_attribute:
+        changes["removeAttributes"] = arguments.remove_attribute
     if not changes and not body:
         raise WrongUsage("Nothing to change. Use --body, --attribute or --remove-attribute.")
     answer = server.call("PATCH", message_path(arguments.queue, arguments.message), encode_message(body, changes))

@@ -23,12 +23,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(status)
     else:
-        print_status(status)
-        print_fields([("server", f"{server.url} ({server.target.origin})")])
+        print_status(status, f"{server.url} ({server.target.origin})")
     return DONE if status["verdict"]["level"] == "ok" else PROBLEMS_FOUND
 
 
-def print_status(status: dict[str, Any]) -> None:
+def print_status(status: dict[str, Any], server: str) -> None:
     verdict = status["verdict"]
     print(style(printable(verdict["sentence"]), COLOURS.get(verdict["level"], "bold")))
     for problem in verdict["problems"]:
@@ -44,6 +43,7 @@ def print_status(status: dict[str, Any]) -> None:
     )
     print_fields(
         [
+            ("server", server),
             ("version", f"{status['version']}, {status['profile']}{', read-only' if status.get('readOnly') else ''}"),
             ("started", f"{moment(status['startedAtMs'])} UTC"),
             ("queues", f"{status['queues']:,}"),

@@ -27,14 +27,14 @@ ONCE_SIZE = (80, 24)
 NAME_WIDTH_MIN = 14
 TREND_WIDTH = 20
 _NUMBERS = (
-    ("VISIBLE", 9, "visible"),
+    ("VISIBLE", 8, "visible"),
     ("FLIGHT", 7, "inFlight"),
-    ("DELAYED", 7, "delayed"),
-    ("DEAD", 6, "dead"),
-    ("OLDEST", 7, "oldest"),
-    ("SENT/S", 7, "sent"),
-    ("RECV/S", 7, "received"),
-    ("ACK/S", 7, "acked"),
+    ("DELAY", 6, "delayed"),
+    ("DEAD", 5, "dead"),
+    ("OLDEST", 6, "oldest"),
+    ("SENT/S", 6, "sent"),
+    ("RECV/S", 6, "received"),
+    ("ACK/S", 5, "acked"),
 )
 _NUMBERS_WIDTH = sum(width + 1 for _, width, _ in _NUMBERS)
 _BARS = "▁▂▃▄▅▆▇█"
@@ -153,26 +153,26 @@ def _head(title: str, name: str, view: View, width: int) -> str:
 def _row(queue: dict[str, Any], name_width: int, *, trend: bool) -> str:
     oldest = queue.get("oldestAgeSeconds") or 0
     cells = (
-        _short(queue["visible"], 9),
-        _short(queue["inFlight"], 7),
-        _short(queue["delayed"], 7),
-        _short(queue["dead"], 6),
+        str(queue["visible"]),
+        str(queue["inFlight"]),
+        str(queue["delayed"]),
+        str(queue["dead"]),
         duration(oldest) if oldest else "-",
         rate(queue.get("sentPerSecond")),
         rate(queue.get("receivedPerSecond")),
         rate(queue.get("ackedPerSecond")),
     )
-    numbers = "".join(cell.rjust(width + 1) for cell, (_, width, _) in zip(cells, _NUMBERS, strict=True))
+    numbers = "".join(_short(cell, width).rjust(width + 1) for cell, (_, width, _) in zip(cells, _NUMBERS, strict=True))
     mark = {"warning": "! ", "critical": "!! "}.get(queue.get("level", "ok"), "")
     line = cut(mark + printable(queue["name"]), name_width - 1).ljust(name_width) + numbers
     return f"{line}  {spark(queue.get('trend') or [])}" if trend else line
 
 
-def _short(count: int, width: int) -> str:
-    """A count that fits: 1,234,567 in six characters is 1.2M."""
-    if len(str(count)) <= width:
-        return str(count)
-    value, unit = float(count), 0
+def _short(text: str, width: int) -> str:
+    """A cell that fits: 1234567 in six characters is 1.2M."""
+    if len(text) <= width or not text.isdigit():
+        return cut(text, width)
+    value, unit = float(text), 0
     while value >= 1000 and unit < len(_UNITS):
         value /= 1000
         unit += 1
