@@ -36,9 +36,10 @@ class Baton:
     Without a URL, the URL and credentials are those of the environment, as for `connect`.
     `timeout` is the maximum time for one response, in seconds; `retries` sets how often and how long requests are
     retried. `connections` limits the connections for normal requests, `polls` those for long polls. `batching` limits
-    automatic batching. With `access_key` and `secret_key`, every request is signed. `token` is the server's admin token,
-    for tools that operate the server. With it, or on a development server, `account` chooses the account. `ssl` replaces
-    the system's certificates. `consumer` is the name that the server shows for this client in the list of workers.
+    automatic batching. With `access_key` and `secret_key`, every request is signed. `token` is the server's admin
+    token, for tools that operate the server. With it, or on a development server, `account` chooses the account. `ssl`
+    replaces the system's certificates. `consumer` is the name that the server shows for this client in the list of
+    workers.
     """
 
     def __init__(
