@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -121,6 +122,31 @@ def test_a_wrong_signature_is_refused(secured: Place, protocol: str, monkeypatch
         watch.list_metrics()
     assert info.value.response["Error"]["Code"] == "SignatureDoesNotMatch"
     assert info.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    watch.close()
+
+
+def test_counts_come_from_the_time_series(development: Place) -> None:
+    sqs, watch = development.client("sqs"), development.client("cloudwatch")
+    url = sqs.create_queue(QueueName="counted")["QueueUrl"]
+    time.sleep(6)  # the series counts from the first sample on
+    for number in range(7):
+        sqs.send_message(QueueUrl=url, MessageBody=str(number))
+    for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3)["Messages"]:
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    found: dict[str, float] = {}
+    ends = time.monotonic() + 120
+    while not (found and all(found.values())) and time.monotonic() < ends:
+        time.sleep(1)
+        queries = [
+            {**query(f"NumberOfMessages{name}", "counted"), "Id": name.lower()}
+            for name in ("Sent", "Received", "Deleted")
+        ]
+        for one in queries:
+            one["MetricStat"]["Stat"] = "Sum"
+        results = watch.get_metric_data(MetricDataQueries=queries, **window())["MetricDataResults"]
+        found = {one["Id"]: sum(one["Values"]) for one in results}
+    assert found.keys() == {"sent", "received", "deleted"} and all(found.values())
+    sqs.close()
     watch.close()
 
 

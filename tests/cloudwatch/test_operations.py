@@ -33,12 +33,12 @@ class Written:
     def queues(self, account: str) -> list[str]:
         return self.names if account == ACCOUNT else []
 
-    async def steps(self, account: str, queue: str, start_ms: int) -> Steps | None:
+    async def steps(self, account: str, queue: str, start_ms: int) -> list[Steps]:
         self.asked.append(start_ms)
         if queue not in self.queues(account):
-            return None
+            return []
         depths: list[float | None] = [None, *map(float, range(1, 120))]
-        return Steps((NOW_S - 600) * 1000, 5000, {"visible": depths, "sent": [2.0] * 120})
+        return [Steps((NOW_S - 600) * 1000, 5000, {"visible": depths, "sent": [2.0] * 120})]
 
     async def now(self, account: str, queue: str) -> Mapping[str, float]:
         return {"visible": 500.0} if queue in self.queues(account) else {}
@@ -156,7 +156,8 @@ def test_the_sql_that_selects_one_queue(expression: str) -> None:
     (result,) = run("GetMetricData", asked)["MetricDataResults"]
     (same,) = run("GetMetricData", data(query("ApproximateNumberOfMessagesVisible", "Maximum")))["MetricDataResults"]
     assert result["Values"] == same["Values"] and result["Label"] == "q1"
-    assert refused("GetMetricData", data({"Id": "q1", "Expression": f"{expression} ORDER BY MAX() DESC"}))
+    problem = refused("GetMetricData", data({"Id": "q1", "Expression": f"{expression} ORDER BY MAX() DESC"}))
+    assert problem.code == "InvalidParameterValue"
 
 
 def test_a_query_in_another_unit_has_no_data() -> None:

@@ -45,8 +45,10 @@ class QueueHistory(Protocol):
         """The names of an account's queues, sorted."""
         ...
 
-    async def steps(self, account: str, queue: str, start_ms: int) -> Steps | None:
-        """The history since `start_ms`, or as much of it as there is. None if there is no such queue."""
+    async def steps(self, account: str, queue: str, start_ms: int) -> list[Steps]:
+        """The history since `start_ms`, or as much of it as there is: parts that do not overlap. Empty if there is no
+        such queue.
+        """
         ...
 
     async def now(self, account: str, queue: str) -> Mapping[str, float]:
@@ -59,13 +61,12 @@ async def samples(history: QueueHistory, account: str, queue: str, name: str, st
     been filled is seen at once.
     """
     kind = METRICS[name]
-    steps = await history.steps(account, queue, start_ms)
     found: list[Sample] = []
-    if steps is not None:
-        step_s = steps.step_ms / 1000
-        found = [
-            Sample(steps.start_ms + at * steps.step_ms, round(value * step_s) if kind.is_rate else value)
-            for at, value in enumerate(steps.values.get(kind.series, ()))
+    for part in await history.steps(account, queue, start_ms):
+        step_s = part.step_ms / 1000
+        found += [
+            Sample(part.start_ms + at * part.step_ms, round(value * step_s) if kind.is_rate else value)
+            for at, value in enumerate(part.values.get(kind.series, ()))
             if value is not None
         ]
     if not kind.is_rate:

@@ -37,13 +37,18 @@ class Calls:
         retries: Retries,
         timeout: float,
         token: str | None = None,
+        account: str | None = None,
     ) -> None:
         self.transport = transport
         self.retries = retries
         self.closed = False
         self._signer = signer
         self._timeout = timeout
-        self._headers = [*_TYPES, ("Authorization", f"Bearer {token}")] if token is not None else _TYPES
+        self._headers = _TYPES
+        if token is not None:
+            self._headers = [*_TYPES, ("Authorization", f"Bearer {token}")]
+            if account is not None:
+                self._headers.append(("Baton-Account", account))
         self._outage = Outage(transport.host, retries.first_connection)
 
     async def request(

@@ -19,7 +19,7 @@ from batonq.client.blocking.http import HttpTransport
 from batonq.client.blocking.jobs import Job
 from batonq.client.blocking.message import Message, Messages
 from batonq.client.blocking.queue import Queue
-from batonq.client.environment import DEFAULT_URL, Access, from_environment
+from batonq.client.environment import DEFAULT_URL, Access, from_environment, trusted
 from batonq.client.producers import Producers
 from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retry import Retries, as_retries
@@ -37,9 +37,10 @@ class Baton:
     Without a URL, the URL and credentials are those of the environment, as for `connect`.
     `timeout` is the maximum time for one response, in seconds; `retries` sets how often and how long requests are
     retried. `connections` limits the connections for normal requests, `polls` those for long polls. `batching` limits
-    automatic batching. With `access_key` and `secret_key`, every request is signed; `token` is the server's admin
-    token, for tools that operate the server. `ssl` replaces the system's certificates. `consumer` is the name that the
-    server shows for this client in the list of workers.
+    automatic batching. With `access_key` and `secret_key`, every request is signed. `token` is the server's admin
+    token, for tools that operate the server. With it, or on a development server, `account` chooses the account. `ssl`
+    replaces the system's certificates. `consumer` is the name that the server shows for this client in the list of
+    workers.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Baton:
         access_key: str | None = None,
         secret_key: str | None = None,
         token: str | None = None,
+        account: str | None = None,
         timeout: float = 30.0,
         retries: Retries | int | None = None,
         connections: int = 8,
@@ -58,25 +60,26 @@ class Baton:
         consumer: str = "",
         transport: BlockingTransport | None = None,
     ) -> None:
-        given = (
-            Access(url, access_key, secret_key, token) if url else from_environment(url, access_key, secret_key, token)
-        )
-        url, access_key, secret_key, token = given.checked()
+        if url:
+            access = Access(url, access_key, secret_key, token, account).checked()
+        else:
+            access = from_environment(None, access_key, secret_key, token, account).checked()
+            ssl = ssl or trusted()
         if timeout <= 0 or connections < 1 or polls < 1:
             raise InvalidInput("timeout, connections and polls must be greater than 0.")
         self._limits = batching or BatchLimits()
         if self._limits.lanes < 1 or not 1 <= self._limits.count <= REQUEST_COUNT_MAX:
             raise InvalidInput(f"batching needs at least 1 lane, and 1 to {REQUEST_COUNT_MAX:,} messages per request.")
         signer: Signer | None = None
-        if access_key is not None and secret_key is not None:
+        if access.access_key is not None and access.secret_key is not None:
             from batonq.client import signing  # imported late: only clients that sign need it
 
-            signer = signing.Signer(access_key, secret_key)
-        self.url = url
+            signer = signing.Signer(access.access_key, access.secret_key)
+        self.url = access.url
         self._transport = transport or HttpTransport(
-            url, connections=connections, polls=polls, ssl=ssl, consumer=consumer
+            self.url, connections=connections, polls=polls, ssl=ssl, consumer=consumer
         )
-        self._calls = Calls(self._transport, signer, as_retries(retries), timeout, token)
+        self._calls = Calls(self._transport, signer, as_retries(retries), timeout, access.token, access.account)
         self._producers = Producers()
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._batchers: WeakSet[Batcher[Any, Any]] = WeakSet()
@@ -196,11 +199,19 @@ class Baton:
 
 def connect(url: str | None = None, **options: Any) -> Baton:
     """Create a client from the environment: BATON_URL, BATON_ACCESS_KEY_ID with BATON_SECRET_ACCESS_KEY, BATON_TOKEN,
-    and BATON_ACCOUNT, which is the account to use in the development profile. Arguments have precedence.
+    BATON_ACCOUNT and BATON_CA_FILE. Arguments have precedence.
     """
-    identity = [options.pop(name, None) for name in ("access_key", "secret_key", "token")]
-    access = from_environment(url, *identity)
-    return Baton(access.url, access_key=access.access_key, secret_key=access.secret_key, token=access.token, **options)
+    given = [options.pop(name, None) for name in ("access_key", "secret_key", "token", "account")]
+    access = from_environment(url, *given)
+    return Baton(
+        access.url,
+        access_key=access.access_key,
+        secret_key=access.secret_key,
+        token=access.token,
+        account=access.account,
+        ssl=options.pop("ssl", None) or trusted(),
+        **options,
+    )
 
 
 __all__ = ["DEFAULT_URL", "Baton", "Job", "Message", "Queue", "connect"]
