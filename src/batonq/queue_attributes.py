@@ -342,8 +342,8 @@ _SETTABLE = (
     _duration(
         name="Baton.SLASeconds",
         doc=(
-            "Maximum acceptable age of a message in seconds; the status page reports a queue with an older one as "
-            "late. 0 means none."
+            "Maximum acceptable age of a message in seconds; a queue with an older one is reported as late. 0 means "
+            "none."
         ),
         high=RETENTION_MAX_S,
         default="0",

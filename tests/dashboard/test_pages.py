@@ -50,12 +50,16 @@ def test_problems_lead_to_where_they_are_solved(browser: Browser, rest: FakeRest
         {"level": "warning", "text": "a/b has 2 dead letters", "queue": "a/b"},
         {"level": "critical", "text": "the disk is full", "alarm": "disk"},
         {"level": "warning", "text": "something else"},
+        {"level": "warning", "text": "c is late", "queue": "c", "account": "111111111111", "alarm": "age.c"},
+        {"level": "warning", "text": "d is late", "queue": "d", "account": "000000000000"},
     ]
     verdict = {"level": "critical", "sentence": "3 things need you: a/b has 2 dead letters.", "problems": problems}
     rest.answers["GET /v1/status"] = samples.status(verdict=verdict, alarms={"active": 2, "unacknowledged": 1})
     page = browser.get("/ui")
-    assert '<a href="/ui/queues/a%2Fb">a/b has 2 dead letters</a>' in page
+    assert '<a href="/ui/queues/a%2Fb/dead-letters">a/b has 2 dead letters</a>' in page
     assert '<a href="/ui/alarms/disk">the disk is full</a>' in page
+    assert '<a href="/ui/alarms/age.c">c is late</a>' in page  # a queue of another account
+    assert '<a href="/ui/queues/d">d is late</a>' in page
     text = text_of(page)
     assert text.count("a/b has 2 dead letters") == 1 and "something else" in text
     assert "2 active alarms , 1 not acknowledged" in text

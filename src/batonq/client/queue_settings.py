@@ -56,8 +56,8 @@ class QueueSettings(TypedDict, total=False):
     expiry_to_dead_letter: bool
     # Seconds of waiting that raise a message by one priority level. 0 disables ageing. Default: 300.
     priority_ageing: float
-    # Maximum acceptable age of a message in seconds; the status page reports a queue with an older one as late. 0 means
-    # none. Default: 0.
+    # Maximum acceptable age of a message in seconds; a queue with an older one is reported as late. 0 means none.
+    # Default: 0.
     sla: float
     # Severity of the queue's alarms: info, warning or critical; or a word of the user's own, of at most 64 characters,
     # which the queue's alarms have as their label.

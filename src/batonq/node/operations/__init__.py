@@ -1,1 +1,1 @@
-"""What operators use: metrics, status page, events, retained history."""
+"""What operators use: pages beside the APIs, admin token, retained history."""

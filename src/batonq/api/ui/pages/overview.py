@@ -19,7 +19,7 @@ async def show(view: View) -> Page | Redirect:
     status = await view.backend.get(path_of("status"))
     top = await view.optional("/v1/queues:stats", sort="depth", order="desc", limit=TOP_QUEUES)
     verdict = status["verdict"]
-    links = {problem["text"]: address(problem) for problem in verdict["problems"][:PROBLEMS_MAX]}
+    links = {problem["text"]: address(problem, view.account) for problem in verdict["problems"][:PROBLEMS_MAX]}
     unsaid = [problem for problem in verdict["problems"] if problem["text"] not in verdict["sentence"]]
     received = status.get("receivedPerSecond", 0)
     retries = status.get("retriedPerSecond", 0) / received if received else 0
@@ -31,7 +31,7 @@ async def show(view: View) -> Page | Redirect:
         links={text: target for text, target in links.items() if target},
         values={
             "status": status,
-            "problems": [(problem, address(problem)) for problem in unsaid[:PROBLEMS_MAX]],
+            "problems": [(problem, address(problem, view.account)) for problem in unsaid[:PROBLEMS_MAX]],
             "more": len(unsaid) - PROBLEMS_MAX,
             "retries": retries,
             "top": top,
@@ -40,10 +40,11 @@ async def show(view: View) -> Page | Redirect:
     )
 
 
-def address(problem: dict[str, Any]) -> str:
+def address(problem: dict[str, Any], account: str) -> str:
     """The page where something can be done about a problem; empty if there is none."""
-    if problem.get("queue"):
-        return f"/ui/queues/{segment(problem['queue'])}"
+    if problem.get("queue") and problem.get("account", account) == account:
+        path = f"/ui/queues/{segment(problem['queue'])}"
+        return path + "/dead-letters" if "dead letter" in problem["text"] else path
     return f"/ui/alarms/{segment(problem['alarm'])}" if problem.get("alarm") else ""
 
 
