@@ -6,7 +6,7 @@ import pytest
 
 from batonq.core.commands import Job, MessageView
 from batonq.core.payload import encode_payload
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, State
+from batonq.core.records import EDITING_VERSION, PLAIN_VERSION, State
 from batonq.core.shard.commands.operator import Destination
 from batonq.errors import InvalidInput, JobConflict, MessageGone, MessageHeld, QueueDoesNotExist
 from tests.core.rig import Bench, assert_same_state, deliver
@@ -124,7 +124,7 @@ def test_an_edit_survives_a_snapshot_and_a_dropped_front() -> None:
     edit(bench, 1, first, "longer than before")
     assert bench.shard.format == PLAIN_VERSION
     edit(bench, 1, delayed, "d")
-    assert bench.shard.format == FORMAT_VERSION, "older readers do not expect it"
+    assert bench.shard.format == EDITING_VERSION, "older readers do not expect it"
     bench.check()
     assert bench.waiting(1) == ["longer than before", "b", "d"]
     assert_same_state(bench.loaded(), bench.shard, bench.now)

@@ -146,6 +146,7 @@ class _Day:
             message.nack(untried=True, delay=self.chance.choice((0.0, 4.0)))
         self._tickets(number)
         self._late_by_sqs()
+        self._operator()
 
     def _tickets(self, number: int) -> None:
         """FIFO groups whose batches come back in parts, and die."""
@@ -161,6 +162,20 @@ class _Day:
                 message.nack(error_class="Torn")
         for message in self.tickets_dead.receive(2, wait=0):
             message.ack()
+
+    def _operator(self) -> None:
+        """An operator deletes, edits and retries messages that nobody holds, delayed ones too."""
+        self.mail.send("to be retried", delay=600.0)
+        free = [message for message in self.mail.peek(limit=100) if message.state in ("VISIBLE", "DELAYED")]
+        *others, retried = [f"/v1/queues/mail/messages/{message.current_id}" for message in free[:2] + free[-1:]]
+        for path in others[:1]:
+            self.baton._calls.request("DELETE", path)
+        for path in others[1:]:
+            self.baton._calls.request("PATCH", path, {"setAttributes": {"edited": "yes"}})
+        self.baton._calls.request("POST", f"{retried}:retry")
+        for letter in self.dead.peek(limit=1):
+            if letter.state == "VISIBLE":
+                self.baton._calls.request("POST", f"/v1/queues/{self.dead.name}/messages/{letter.current_id}:retry")
 
     def _late_by_sqs(self) -> None:
         """On a queue without strict receipts the last holder may delete after its lease ran out."""

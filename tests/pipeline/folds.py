@@ -60,6 +60,7 @@ ENDS = {
     "late_ack": "late_acked",
     "retention": "expired",
     "purged": "purged",
+    "operator": "deleted",
 }
 TEXTS = ("group", "last_error_class", "last_error_text", "previous_id", "next_id")
 TIMES = (
@@ -354,7 +355,7 @@ class Fold:
             "expired": outcomes["expired"],
             "dead_letters": outcomes["dead_lettered"],
             "redrives": outcomes["redriven"],
-            "removed": outcomes["purged"] + outcomes["queue_deleted"],
+            "removed": outcomes["purged"] + outcomes["queue_deleted"] + outcomes["deleted"],
             "sent_bytes": sum(event["body_bytes"] for event in events if event["event"] == "sent"),
             "depth": len(there),
             "in_flight": len(held),

@@ -184,6 +184,8 @@ class Walk:
                 kinds.append("expired_early")
         if kind == "returned" and reason == "expired" and old.state == State.IN_FLIGHT and time < (old.until or 0):
             kinds.append("lease_cut_short")
+        if (kind, reason) in (("deleted", "operator"), ("returned", "operator")) and old.state == State.IN_FLIGHT:
+            kinds.append("taken_from_holder")
         if old.state == State.DELETED or kind == "carried":
             return kinds
         epoch = 0 if kind in OPENING else event["lease_epoch"]

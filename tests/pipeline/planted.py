@@ -173,6 +173,12 @@ def _plant_lease_cut_short(events: list[Event]) -> list[Event]:
     return day.changed(leased, deadline=events[back]["time"] + 1000)
 
 
+def _plant_taken_from_holder(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    _, end = _first((two for two in day.life("leased", "deleted/ack") if not day.fifo(two[0])), "delete")
+    return day.changed(end, reason="operator")
+
+
 def _plant_expired_early(events: list[Event]) -> list[Event]:
     day = Day(events)
     sent, end = _first(day.life("sent", "deleted/retention", whole=True), "message that ran out")

@@ -24,7 +24,7 @@ KEY = ("source", "shard", "sequence")
 FATES = {
     **dict.fromkeys(("waiting", "delayed", "in_flight", "dead"), "waiting"),
     **dict.fromkeys(("redriven", "moved", "owed"), "redriven"),
-    **dict.fromkeys(("acked", "late_acked", "purged", "queue_deleted"), "deleted"),
+    **dict.fromkeys(("acked", "late_acked", "purged", "queue_deleted", "deleted"), "deleted"),
     "expired": "expired",
     "dead_lettered": "dead_lettered",
 }

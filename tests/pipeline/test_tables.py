@@ -137,6 +137,7 @@ def test_lifecycle(messages: DataFrame, logs: dict[str, Rows]) -> None:
     assert_rows(rows, folded(logs, "lifecycle"), ("source", "shard", "sequence"))
     assert {row["outcome"] for row in rows} == {
         *("acked", "late_acked", "expired", "dead_lettered", "redriven", "moved", "purged", "queue_deleted"),
+        "deleted",
         *("waiting", "in_flight", "delayed", "dead", "owed"),
     }
     assert max(row["line_deaths"] for row in rows) > 2

@@ -122,7 +122,9 @@ class Broker(JobControl):
             first_turn=key_hash(settings.node),
             refresh=self.refresh,
         )
-        self.messages = MessageControl(self._spreading.ask, self.peek, self._port, self.queue_by_number)
+        self.messages = MessageControl(
+            self._spreading.ask, self.peek, self._port, self.queue_by_number, catalog.too_old
+        )
         self.consumers = Consumers(clock.now_ms)
         self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)

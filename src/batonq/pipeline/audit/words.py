@@ -63,6 +63,7 @@ ASKED = (
     Reason.EXPIRED,
     Reason.RELEASED,
     Reason.RETENTION,
+    Reason.OPERATOR,
     Reason.EXPIRY_DEAD_LETTER,
     Reason.ACCEPTED,
 )

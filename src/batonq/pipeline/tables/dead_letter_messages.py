@@ -71,7 +71,7 @@ _FATES = {
     "waiting": ("waiting", "delayed", "in_flight", "dead"),
     "redriven": ("redriven", "moved", "owed"),
     "dead_lettered": ("dead_lettered",),
-    "deleted": ("acked", "late_acked", "purged", "queue_deleted"),
+    "deleted": ("acked", "late_acked", "purged", "queue_deleted", "deleted"),
     "expired": ("expired",),
 }
 

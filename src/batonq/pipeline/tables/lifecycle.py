@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 KEY = ("source", "shard", "sequence")
 OUTCOMES = (
-    "acked, late_acked, expired, dead_lettered, redriven, moved, purged, queue_deleted; or, while it is "
+    "acked, late_acked, expired, dead_lettered, redriven, moved, purged, queue_deleted, deleted (by an operator); or, "
+    "while it is "
     "there: waiting, in_flight, delayed, dead, owed; unknown"
 )
 TABLE = Table(
@@ -91,8 +92,8 @@ TABLE = Table(
 # The state after a message's last event; a code has five bits next to its logical time.
 _BITS = 5
 _UNKNOWN, _THERE, _HELD, _OWED, _DEAD, _MOVED = range(6)
-_ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "purged": 9}
-_ENDED = ("acked", "late_acked", "expired", "purged")
+_ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "purged": 9, "operator": 10}
+_ENDED = ("acked", "late_acked", "expired", "purged", "deleted")
 _TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
 _SIZE_BITS = 32  # a frame's variable part, and so a size, has fewer bits
 _RARE = ("epoch", "queue_purged", "queue_closed", "owed", "arrived")

@@ -39,7 +39,7 @@ COUNTS = {
     "expired": "Number of expired messages.",
     "dead_letters": "Number of dead-lettered messages.",
     "redrives": "Number of messages moved away by a redrive.",
-    "removed": "Number of messages removed by a purge, a cancellation or the deletion of the queue.",
+    "removed": "Number of messages removed by a purge, by an operator or with their queue.",
     "sent_bytes": "Total size of the bodies sent.",
 }
 TABLE = Table(
@@ -119,7 +119,7 @@ def _happened(events: DataFrame) -> DataFrame:
 
 def _ended(messages: DataFrame) -> DataFrame:
     outcome = f.col("outcome")
-    removed = outcome.isin("purged", "queue_deleted")
+    removed = outcome.isin("purged", "queue_deleted", "deleted")
     return (
         messages.where("ended_at is not null")
         .groupBy(*_QUEUE, _minute("ended_at").alias("minute"))

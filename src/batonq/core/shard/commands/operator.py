@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from batonq.core.records import CARRIED_PREFIX, EDITED_PREFIX, FORMAT_VERSION, Reason, State, Type, skip
+from batonq.core.records import CARRIED_PREFIX, EDITED_PREFIX, EDITING_VERSION, Reason, State, Type, skip
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
@@ -69,7 +69,7 @@ class OperatorCommands:
         now = self.expiry.begin(now)
         queue = self._queue_of(number, slot, sequence)
         if self.columns.state[slot] == _DELAYED:
-            self.journal.format = FORMAT_VERSION
+            self.journal.format = max(self.journal.format, EDITING_VERSION)
         self.edit(queue, slot, payload, 0, now)
 
     def retry_message(self, number: int, slot: int, sequence: int, to: Destination | None, now: int) -> None:
