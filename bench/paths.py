@@ -1,11 +1,13 @@
 """The cost of the three hot calls inside the server, without sockets and without the disk's sync.
 
     python -m bench.paths [sqs|rest] [--connections N] [--batch N] [--rounds N] [--profile send|receive|delete]
+    python -m bench.paths [sqs|rest] --metrics
 
 A whole node runs in this process; the connections (16 of SQS, one of REST) get their requests at once, as in the
 sections `life` and `rest`, and the loop runs until all are answered. Syncs are left out, and the best of many rounds is
 used, so that the figures are stable on a noisy machine. Use them to find where the time goes, and to compare two
-versions of Baton.
+versions of Baton. With --metrics, rounds with and without metrics take turns in one process, and their medians are
+compared: the machine's noise is the same for both.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import cProfile
 import gc
 import os
 import pstats
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,7 +31,7 @@ from batonq.api.http.connection import Connection
 from batonq.cli.serve import GC_THRESHOLDS, compose
 from batonq.node.node import Node
 from batonq.node.settings import Settings
-from bench import bodies, sqs
+from bench import bodies, sqs, unmeasured
 from bench.flows import Work
 from bench.rest import RestQueue
 
@@ -78,20 +81,20 @@ class Clients:
             self._all_answered.set_result(None)
 
     async def ask(self, requests: list[bytes]) -> tuple[float, list[bytes]]:
-        """Send each connection its request. Returns the seconds until the last response, and the responses."""
+        """Send each connection its request. Returns the processor time until the last response, and the responses."""
         self._left = len(requests)
         self._all_answered = self._loop.create_future()
-        started = time.perf_counter()
+        started = time.thread_time()
         for connection, request in zip(self.connections, requests, strict=False):
             for at in range(0, len(request), _READ_BYTES):
                 connection.data_received(request[at : at + _READ_BYTES])
         await self._all_answered
-        seconds = time.perf_counter() - started
+        seconds = time.thread_time() - started
         return seconds, [wire.answer for wire in self.wires[: len(requests)]]
 
 
-async def measure(directory: Path, options: argparse.Namespace) -> dict[str, float]:
-    """µs per message of each call, the best of many rounds; optionally prints a profile of one call."""
+async def measure(directory: Path, options: argparse.Namespace) -> dict[str, list[float]]:
+    """µs per message of each call in each round; optionally prints a profile of one call."""
     setattr(os, "fdatasync", lambda descriptor: None)  # noqa: B010 (plain assignment is a type error)
     loop = asyncio.get_running_loop()
     node = Node(Settings(data=str(directory), inline_sync_us=1_000_000))
@@ -105,11 +108,12 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, flo
     texts = bodies.texts(count)
     batches = [work.prepare(texts[at : at + options.batch]) for at in range(0, len(texts), options.batch)]
     profile = cProfile.Profile()
-    best: dict[str, float] = {}
+    costs: dict[str, list[float]] = {}
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
+        unmeasured.count(not options.metrics or number % 2 == 0)
         receipts: list[list[bytes]] = []
         for call in ("send", "receive", "delete"):
             if call == "send":
@@ -126,13 +130,20 @@ async def measure(directory: Path, options: argparse.Namespace) -> dict[str, flo
                 work.check(answer)
             if call == "receive":
                 receipts = [work.receipts(answer) for answer in answers]
-            cost = seconds * 1e6 / count
-            best[call] = min(cost, best.get(call, cost))
+            costs.setdefault(call, []).append(seconds * 1e6 / count)
     if options.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     await server.stop(0.1)
     await node.stop()
-    return best
+    return costs
+
+
+def compare(costs: dict[str, list[float]]) -> None:
+    """Compare the rounds with metrics with those without, which take turns."""
+    whole = {**costs, "life": [sum(calls) for calls in zip(*costs.values(), strict=True)]}
+    for call, rounds in whole.items():
+        on, off = statistics.median(rounds[::2]), statistics.median(rounds[1::2])
+        print(f"{call:8} {on:6.2f} µs per message with metrics, {off:6.2f} without: {on / off:.3f}")
 
 
 def main() -> None:
@@ -141,6 +152,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, help="default 16 for SQS, 1 for REST")
     parser.add_argument("--batch", type=int, help="default 10 for SQS, 500 for REST")
     parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--metrics", action="store_true", help="compare the cost with and without metrics")
     parser.add_argument("--profile", choices=("send", "receive", "delete"), default="")
     options = parser.parse_args()
     options.connections = options.connections or (1 if options.door == "rest" else 16)
@@ -149,7 +161,11 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="baton-paths-") as directory,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        best = runner.run(measure(Path(directory) / "data", options))
+        costs = runner.run(measure(Path(directory) / "data", options))
+    if options.metrics:
+        compare(costs)
+        return
+    best = {call: min(rounds) for call, rounds in costs.items()}
     for call, cost in best.items():
         print(f"{call:8} {cost:6.2f} µs per message")
     print(f"{'life':8} {sum(best.values()):6.2f} µs per message")

@@ -3,6 +3,7 @@
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
 python -m bench.run processes replicated database cluster [--quick] [--rounds N]
 python -m bench.run kinds [--against REV] [--quick] [--rounds N]
+python -m bench.run metrics [--quick] [--rounds N]
 python -m bench.run scenarios [--cluster] [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
@@ -29,6 +30,7 @@ from bench.sections import (
     kinds,
     latency,
     loading,
+    metrics,
     processes,
     readers,
     recovery,
@@ -61,7 +63,7 @@ CLUSTER: dict[str, Callable[[Context], None]] = {
     "cluster": cluster.cluster,
     "scenarios": scenarios.scenarios,
 }
-KINDS: dict[str, Callable[[Context], None]] = {"kinds": kinds.kinds}
+KINDS: dict[str, Callable[[Context], None]] = {"kinds": kinds.kinds, "metrics": metrics.metrics}
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,
     "ingest": ingest.ingest,

@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from batonq.node.monitoring import series
-from batonq.node.monitoring.sampler import AT_ONCE
 from batonq.node.monitoring.series import BY_NAME, NAMES, RESOLUTIONS, WIDTH, Book, Ring, Value, merged
 from batonq.node.monitoring.series_file import MAGIC, SeriesFile
 from batonq.node.node import Node
@@ -507,38 +506,66 @@ async def check_parts(node: Node, nodes: list[Node]) -> None:
 # --- many queues --------------------------------------------------------------------------------
 
 
-def test_five_thousand_queues_cost_little(tmp_path: Path) -> None:
-    """The bounds are generous: the machine of a test may be busy. What must hold is that turns stay short."""
+class Turns:
+    """The processor time of the longest turn of the loop, in which nobody else is served."""
 
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+        self._task: asyncio.Task[None]
+
+    async def __aenter__(self) -> Turns:
+        self._task = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        last_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            self.longest_s = max(self.longest_s, now_s - last_s)
+            last_s = now_s
+
+
+def test_five_thousand_queues_cost_little(tmp_path: Path) -> None:
     async def main() -> None:
         async with on_stage(tmp_path) as stage:
+            node = stage.node
             for number in range(5_000):
                 await stage.queue(f"queue-{number:04}")
-            busy = [stage.node.broker.queue(ACCOUNT, f"queue-{number:04}") for number in range(0, 5_000, 50)]
+            busy = [node.broker.queue(ACCOUNT, f"queue-{number:04}") for number in range(0, 5_000, 10)]
             for queue in busy:
                 await stage.send(queue, "x")
-            used: dict[str, float] = {}
-
-            async def measured(name: str, work: Callable[[], Any]) -> Any:
-                """The processor time of some work, in turns of the loop."""
-                began_s = time.thread_time()
-                result = await work()
-                used[name] = time.thread_time() - began_s
-                return result
-
-            assert AT_ONCE < 1_000
-            await stage.node.advance_clock(5_000)
-            await measured("sample", stage.node.sampler.sample)
-            for sort in ("name", "visible", "oldest", "sent"):
-                page = partial(stage.node.monitor.queues.page, ACCOUNT, sort=sort, limit=100)
-                listing = await measured(sort, page)
-                assert (listing.total, len(listing.rows)) == (5_000, 100)
+                await stage.delete(queue, await stage.receive(queue))
+            await node.advance_clock(5_000)
+            works: dict[str, Callable[[], Any]] = {
+                "sample": node.sampler.sample,
+                "metrics": node.metrics.text,
+                "overview": node.overview,
+                **{
+                    sort: partial(node.monitor.queues.page, ACCOUNT, sort=sort, limit=100)
+                    for sort in ("name", "visible", "oldest", "sent", "dead")
+                },
+            }
+            longest_s: dict[str, float] = {}
+            for name, work in works.items():
+                for _ in range(3):  # a garbage collection of everything that the tests have made may come in between
+                    async with Turns() as turns:
+                        await work()
+                    longest_s[name] = min(turns.longest_s, longest_s.get(name, turns.longest_s))
+            assert max(longest_s.values()) < 0.05, longest_s
+            assert len(node.sampler.book.queues) == len(busy), "idle queues cost nothing"
             answer = await stage.rest("GET", "/v1/queues:stats?sort=visible&limit=100")
-            assert len(answer.body) < 100_000
-            text = await measured("metrics", stage.node.metrics.text)
-            assert len(text) < 4_000_000
-            assert len(stage.node.sampler.book.queues) == len(busy), "idle queues cost nothing"
-            assert max(used[name] for name in ("sample", "name", "visible", "oldest", "sent")) < 0.25, used
+            assert answer.json["total"] == 5_000 and len(answer.body) < 100_000
+            began_s = time.thread_time()
+            await node.sampler.sample()
+            assert time.thread_time() - began_s < 0.05, "of 5 s: 1 % of a processor"
+            shown = await stage.shown()
+            assert shown.sum("baton_queues") == 5_000 and shown.sum("baton_queues_listed") == 500
 
     asyncio.run(main())
 
