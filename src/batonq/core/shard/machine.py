@@ -147,6 +147,8 @@ class Shard:
         self.seek = search.seek
         self.stands = search.stands
         self.unsettled = transfers.unsettled
+        self.outgoing = transfers.outgoing
+        self.incoming = arrivals.incoming
         self.pending_entries = transfers.pending_entries
         self.owed_lineage = transfers.owed_lineage
         self.place_of = transfers.place_of

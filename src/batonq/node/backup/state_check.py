@@ -7,7 +7,6 @@ from typing import NamedTuple
 from batonq.core.catalog.machine import Catalog
 from batonq.core.records import Reason
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.moves.transfers import Channel
 from batonq.core.shard.state.channel_end import Incoming
 from batonq.errors import LogCorrupt
 from batonq.log.backup_files import BackupLog
@@ -32,7 +31,7 @@ class _ShardFacts(NamedTuple):
     in_flight: int
     last_time_ms: int
     policies: dict[int, int]  # open queue → version of its policy
-    owed: dict[int, Channel]  # destination shard → the entries for it
+    owed: dict[int, tuple[int, int, list[int]]]  # destination shard → settled up to, newest entry, unsettled entries
     arrived: dict[int, Incoming]  # source shard → the entries from it
 
 
@@ -71,8 +70,8 @@ class StateCheck:
                 sum(counter.in_flight for counter in counters),
                 machine.last_time_ms,
                 {number: state.policy.version for number, state in machine.queues.items() if not state.closed},
-                dict(machine.transfers.channels),
-                dict(machine.arrivals.incoming),
+                machine.outgoing(),
+                dict(machine.incoming),
             )
         self._replay = None
 
@@ -104,16 +103,15 @@ class StateCheck:
         return sum(
             arrived.verdict(number) == Reason.ACCEPTED
             for source, facts in self._facts.items()
-            for destination, channel in facts.owed.items()
+            for destination, (_, _, unsettled) in facts.owed.items()
             if destination in self._facts and (arrived := self._facts[destination].arrived.get(source)) is not None
-            for number in channel.unsettled
+            for number in unsettled
         )
 
     def _check_channels(self, source: int, facts: _ShardFacts) -> None:
-        for destination, channel in facts.owed.items():
+        for destination, (settled, last, _) in facts.owed.items():
             if destination == source or destination not in self._facts:
                 continue
-            settled, last = channel.settled, channel.last
             arrived = self._cursor(source, destination)
             if settled > arrived:
                 raise LogCorrupt(

@@ -181,6 +181,10 @@ class Transfers:
         """Destination shard → (all settled up to, newest entry), for channels with unsettled entries."""
         return {shard: (way.settled, way.last) for shard, way in self.channels.items() if way.unsettled}
 
+    def outgoing(self) -> dict[int, tuple[int, int, list[int]]]:
+        """Destination shard → (all settled up to, newest entry, the entries that are not settled)."""
+        return {shard: (way.settled, way.last, list(way.unsettled)) for shard, way in self.channels.items()}
+
     def pending_entries(self, shard: int, after: int, limit: int) -> list[Entry]:
         """Entries that are owed and not settled, in order. The host sends only entries whose frame is committed."""
         channel = self.channels.get(shard)
