@@ -1,4 +1,4 @@
-"""Numbers in words, as people read them."""
+"""Counts in words, as people read them."""
 
 from __future__ import annotations
 
