@@ -118,6 +118,27 @@ def test_a_shard_that_moves_often_is_flapping(tmp_path: Path) -> None:
     run_nodes(tmp_path, main, "a", "b", shards=1)
 
 
+def test_a_node_that_is_gone_is_missed_until_it_is_back(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes["a"].broker.create_queue(ACCOUNT, "orders", {}, {})
+        await nodes.owned(0)
+        await nodes.until(lambda: all(len(node.ownership_loop.members) == 3 for node in nodes.hub.nodes.values()))
+        (lost, *_) = [name for name in "abc" if not nodes[name].catalog.owned]
+        await nodes.crash(lost)
+        others = [nodes[name] for name in "abc" if name != lost]
+        await asyncio.sleep(45)
+        for node in others:
+            found = {alarm.id: alarm.text for alarm in (await node.alarm_desk.listed(False)).active}
+            assert f"Node {lost} does not answer: it left the cluster" in found[f"node-silent.{lost}"]
+            assert (await node.cluster_view()).expected == 3
+        await nodes.start(lost)
+        await asyncio.sleep(30)
+        assert (await others[0].alarm_desk.listed(False)).active == []
+        assert (await others[0].cluster_view()).expected == 3
+
+    run_nodes(tmp_path, main, "a", "b", "c", shards=1, alarm_disk_share=0.9999)
+
+
 # --- moves
 
 

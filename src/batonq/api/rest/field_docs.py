@@ -341,6 +341,10 @@ _WRITTEN = {
     "unacknowledged": "Number of active alarms that nobody has acknowledged.",
     # --- cluster
     "clustered": "Whether this is a cluster of nodes that share a log.",
+    "expected": (
+        "Number of nodes, including those that left the cluster in the last hour without being drained, and are not "
+        "back."
+    ),
     "catalogOwner": "Node that has the catalog, and evaluates the alarms; empty if none has.",
     "Cluster.shards": "The shards.",
     "moves": "The latest changes of the shards' owners, newest first.",

@@ -150,6 +150,7 @@ async def get_cluster(call: Call) -> Answer:
         200,
         shapes.Cluster(
             clustered=view.clustered,
+            expected=view.expected,
             at_ms=call.broker.now_ms(),
             catalog_owner=view.catalog_owner,
             nodes=nodes,

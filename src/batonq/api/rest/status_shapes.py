@@ -141,6 +141,7 @@ class ShardMove(Answered, kw_only=True, rename={"at_ms": "atMs", "source": "from
 
 class Cluster(Answered, kw_only=True):
     clustered: bool
+    expected: int
     at_ms: int
     catalog_owner: str
     nodes: list[ClusterNode]

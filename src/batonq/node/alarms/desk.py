@@ -20,6 +20,7 @@ from batonq.node.alarms.rules import Marks, NodeFacts, QueueFacts, Rules, ShardF
 from batonq.node.alarms.store import AlarmStore
 from batonq.node.alarms.usual import UsualDepths
 from batonq.node.alarms.webhooks import Tried, Webhooks
+from batonq.node.clock import duration
 from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.monitoring.overview import Overview, QueueReading
 from batonq.node.settings import Settings
@@ -49,9 +50,10 @@ class OwnershipFacts(NamedTuple):
 
     moves: dict[int, int]  # per shard: changes of its owner in the last ten minutes
     lag: dict[str, dict[int, int]]  # node → shard → frames behind the owner
+    gone_ms: dict[str, int]  # nodes that left without being drained, and how long ago
 
 
-ALONE = OwnershipFacts({}, {})
+ALONE = OwnershipFacts({}, {}, {})
 _part = msgspec.msgpack.Decoder(Part)
 _alarm = msgspec.msgpack.Decoder(Alarm | None)
 
@@ -193,6 +195,9 @@ class AlarmDesk:
             disk = (0, 0) if one_disk and at else (node.process.disk_free_bytes, node.process.disk_total_bytes)
             lag = tuple(sorted(ownership.lag.get(node.name, {}).items()))
             yield NodeFacts(node.name if several else "", node.problem, *disk, lag)
+        for name in ownership.gone_ms.keys() - {node.name for node in overview.nodes}:
+            gone = duration(ownership.gone_ms[name])
+            yield NodeFacts(name, f"it left the cluster {gone} ago without being drained.")
 
     # --- questions
 

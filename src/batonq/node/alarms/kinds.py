@@ -216,7 +216,8 @@ _ROWS = (
     AlarmKind(
         "node-silent",
         WARNING,
-        "A node or process of the server does not answer.",
+        "A node or process of the server does not answer, or a node has left the cluster without being drained. It "
+        "ends when the node is back, or after an hour.",
         "Check that the node runs, and that the nodes reach each other at their --advertise addresses.",
         raise_after_s=30,
         clear_after_s=10,

@@ -19,6 +19,8 @@ from batonq.node.alarms.book import AlarmBook
 from batonq.node.cluster import balance
 
 HEARD_MAX = 8  # times of one node that are remembered
+GONE_MAX = 64  # nodes that are remembered after they left
+GONE_MS = 3_600_000  # and for how long
 
 
 class Known(NamedTuple):
@@ -57,6 +59,7 @@ class Members:
         self._steady_ms = steady_ms
         self._off_max_ms = balance.CLOCK_OFF_MAX_MS + term_s * 1000
         self._notes: dict[str, str] = {}  # the last note per node
+        self._gone: dict[str, int] = {}  # nodes that left without being drained, and when by the monotonic clock
 
     async def announce(self, weights: Mapping[int, float], draining: bool, in_trouble: bool = False) -> None:
         """Publish this node's note. Raises Unavailable."""
@@ -102,7 +105,20 @@ class Members:
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
                 events.warning("member_unreadable", f"The status that node {member.node} published cannot be read")
+        self._note_gone({member.node for member in members}, steady_ms)
         self.known = known
+
+    def _note_gone(self, alive: set[str], steady_ms: int) -> None:
+        for name, before in self.known.items():
+            if name not in alive and not before.draining and len(self._gone) < GONE_MAX:
+                self._gone[name] = steady_ms
+        for name in [name for name, since_ms in self._gone.items() if name in alive or steady_ms - since_ms > GONE_MS]:
+            del self._gone[name]
+
+    def gone_ms(self) -> dict[str, int]:
+        """The nodes that left in the last hour without being drained first, and how long ago."""
+        steady_ms = self._steady_ms()
+        return {name: steady_ms - since_ms for name, since_ms in self._gone.items()}
 
     async def too_old(self, format: int) -> str:
         """The nodes that cannot read this version of the log format, and what to do about it; empty: all can."""

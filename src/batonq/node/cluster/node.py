@@ -290,7 +290,8 @@ class ClusterNode(RoutedNode):
         return self.catalog.owned
 
     async def _read_ownership(self) -> OwnershipFacts:
-        return ownership_facts(await self.cluster_view(), self.clock.now_ms())
+        gone_ms = self.ownership_loop.others.gone_ms()
+        return ownership_facts(await self.cluster_view(), self.clock.now_ms(), gone_ms)
 
     async def _tell_cluster(self, arguments: dict[str, Any]) -> Told:
         loop = self.ownership_loop
@@ -302,7 +303,8 @@ class ClusterNode(RoutedNode):
         lease = loop.owners.get(CATALOG_SHARD)
         offsets = loop.others.clock_offsets_ms()
         owner = lease.node if lease is not None else ""
-        return Told(self.settings.advertise, loop.draining, positions, [*loop.moves.latest], offsets, owner)
+        moves, gone = [*loop.moves.latest], [*loop.others.gone_ms()]
+        return Told(self.settings.advertise, loop.draining, positions, moves, offsets, owner, gone)
 
     def not_ready(self) -> str:
         if not self.started:

@@ -35,6 +35,7 @@ class Told(msgspec.Struct):
     moves: list[Move] = []
     clock_offsets_ms: dict[str, int] = {}  # of the other nodes' clocks to its own
     catalog_owner: str = ""
+    gone: list[str] = []  # nodes that left in the last hour without being drained
 
 
 class Follower(NamedTuple):
@@ -62,6 +63,7 @@ class ClusterView(NamedTuple):
     shards: list[ClusterShard]
     moves: list[Move]  # newest first
     catalog_owner: str
+    expected: int  # nodes: those that are there, and those that are missing
 
 
 DECODER = msgspec.msgpack.Decoder(Told)
@@ -87,10 +89,11 @@ def cluster_view(clustered: bool, overview: Overview, parts: Sequence[Part]) -> 
         ClusterShard(shard, since.get(shard.number, 0), _followers(shard, told) if clustered else [])
         for shard in overview.shards
     ]
-    return ClusterView(clustered, nodes, shards, moves, mine.catalog_owner)
+    missing = {*mine.gone} - {node.name for node in overview.nodes}
+    return ClusterView(clustered, nodes, shards, moves, mine.catalog_owner, len(nodes) + len(missing))
 
 
-def ownership_facts(view: ClusterView, now_ms: int) -> OwnershipFacts:
+def ownership_facts(view: ClusterView, now_ms: int, gone_ms: dict[str, int]) -> OwnershipFacts:
     """What the alarms' rules need."""
     moves: dict[int, int] = {}
     for move in view.moves:
@@ -100,7 +103,7 @@ def ownership_facts(view: ClusterView, now_ms: int) -> OwnershipFacts:
     for shard in view.shards:
         for follower in shard.followers:
             lag.setdefault(follower.node, {})[shard.reading.number] = follower.lag_frames
-    return OwnershipFacts(moves, lag)
+    return OwnershipFacts(moves, lag, gone_ms)
 
 
 def _followers(shard: ShardReading, told: dict[str, Told]) -> list[Follower]:
