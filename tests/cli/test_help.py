@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import batonq.cli
+from batonq.api.rest.operations import OPERATIONS
 from batonq.cli.json_shapes import OUTPUTS, shape_of
 from batonq.cli.main import COMMANDS, SUBJECTS
 from tests.cli.support import CLEAN, Shell
@@ -37,6 +40,29 @@ def test_json_is_offered_by_every_command_that_has_a_shape() -> None:
     assert {name for name in with_json if "--token" in flags[name]} <= OUTPUTS.keys()
     for name in OUTPUTS:
         assert shape_of(name) is not None
+
+
+# Operations of the REST API without a command of the same purpose, and why.
+WITHOUT_COMMAND = {
+    "ack": "`baton ack` sends batches",
+    "nack": "`baton nack` sends batches",
+    "changeVisibility": "`baton extend` sends batches",
+    "queueStatsByVerb": "another path of queueStats",
+    "listReports": "`baton pipeline report` writes the reports",
+    "readReport": "`baton pipeline report` writes the reports",
+}
+
+
+def test_every_operation_of_the_rest_api_has_a_command() -> None:
+    """A path of the API, as a command writes it, is in the source of some command."""
+    source = "".join(file.read_text() for file in Path(batonq.cli.__file__).parent.glob("*.py"))
+    missing = []
+    for operation in OPERATIONS:
+        words = [part for part in re.split(r"\{[a-z]+\}|/|:", operation.path) if part not in ("", "v1")]
+        if operation.name not in WITHOUT_COMMAND and not all(re.search(rf"\b{word}\b", source) for word in words):
+            missing.append(operation.name)
+    assert missing == []
+    assert WITHOUT_COMMAND.keys() <= {operation.name for operation in OPERATIONS}
 
 
 @pytest.mark.parametrize(
@@ -74,7 +100,7 @@ def test_completion_for_bash_completes(nowhere: Shell, tmp_path: Path) -> None:
         return done.stdout.split()
 
     assert complete("baton", "qu") == ["queue"]
-    assert complete("baton", "queue", "s") == ["show", "set"]
+    assert complete("baton", "queue", "se") == ["set", "series"]
     assert complete("baton", "queue", "list", "--so") == ["--sort"]
     assert complete("baton", "queue", "set", "orders", "--visib") == ["--visibility"]
     assert complete("baton", "peek", "ord") == ["orders", "orders-dead"]

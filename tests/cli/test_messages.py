@@ -138,7 +138,7 @@ def test_receive_shows_the_message_and_its_receipt(shell: Shell, queue: str) -> 
     said = shell.good("receive", queue, "--consumer", "me")
     assert "\x1b" not in said and "\u202e" not in said
     assert "start\ufffd[2J\ufffd\nend" in said and "unsafe: \ufffd" in said and "receive 1" in said
-    receipt = said.split("receipt ")[1].split()[0]
+    receipt = said.split("\nreceipt ")[1].split()[0]
     assert peeked(shell, queue)[0]["holder"] == "me"
     assert shell.good("ack", queue, receipt) == "1 message acknowledged.\n"
     assert peeked(shell, queue) == []
@@ -153,6 +153,21 @@ def test_receive_acks_what_it_has_printed(shell: Shell, queue: str) -> None:
     done = shell("receive", queue)
     assert (done.code, done.out) == (0, "") and f"Queue {queue} has no visible message" in done.err
     assert shell.json("receive", queue) == {"messages": []}
+
+
+def test_receive_from_several_queues(shell: Shell) -> None:
+    for name in ("many-1", "many-2", "other"):
+        shell.good("queue", "create", name)
+        shell.good("send", name, f"to {name}")
+    assert sorted(shell.good("receive", "many-*", "--max", "5", "--body-only", "--ack").splitlines()) == [
+        "to many-1",
+        "to many-2",
+    ]
+    assert [shell.json("queue", "show", name)["stats"]["deleted"] for name in ("many-1", "many-2")] == [1, 1]
+    (message,) = shell.json("receive", "many-1", "other")["messages"]
+    assert message["queue"] == "other"
+    assert "These queues have no visible message" in shell("receive", "many-1", "other").err
+    assert shell("receive", "many-1", "no-such-queue").code == 3
 
 
 def test_leases_by_receipt(shell: Shell, queue: str) -> None:

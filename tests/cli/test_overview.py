@@ -73,6 +73,18 @@ def test_queues_with_dead_letters_are_listed(shell: Shell) -> None:
     assert row.split()[:2] == ["orders-dead", "1"] and row.endswith("  orders")
 
 
+def test_series_of_a_queue_and_of_the_server(shell: Shell) -> None:
+    found = shell.json("queue", "series", "orders", "--range", "15m")
+    assert found["queue"] == "orders" and len(set(map(len, found["values"].values()))) == 1
+    said = shell.good("queue", "series", "orders")
+    assert said.startswith("queue orders from ") and "UTC, one value per " in said
+    assert shell.good("queue", "series").startswith("the server from ")
+    shell.json("queue", "series")
+    done = shell("queue", "series", "ordes")
+    assert done.code == 3 and "Did you mean orders" in done.err
+    assert "unknown value '2h'." in shell("queue", "series", "orders", "--range", "2h").err
+
+
 # --- doctor -----------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.cli.support import Shell
+from tests.support.authority import Authority
 from tests.system.process import ServerProcess
 
 
@@ -141,3 +142,31 @@ def test_a_key_that_may_only_read(secured: Secured, with_token: Shell, nowhere: 
     assert reader.json("queue", "show", "read-only")["queue"]["name"] == "read-only"
     done = reader("send", "read-only", "x")
     assert done.code == 5 and f"Key {key['keyId']} has the role read" in done.err
+
+
+# --- TLS --------------------------------------------------------------------------------------
+
+
+def test_a_certificate_is_verified(tmp_path: Path, nowhere: Shell) -> None:
+    authority = Authority(tmp_path / "authority")
+    data = tmp_path / "data"
+    with ServerProcess(data, *authority.sign("server", "localhost", "127.0.0.1").flags) as server:
+        url = ("--url", server.url)
+        done = nowhere("queue", "create", "q", *url)
+        assert done.code == 4 and f"The certificate of {server.url} (--url) cannot be verified: " in done.err
+        assert "Name its CA with --ca-file, or use --data on the server's machine." in done.err
+        nowhere.good("queue", "create", "q", *url, "--ca-file", str(authority.file))
+        nowhere.good("queue", "show", "q", *url, BATON_CA_FILE=str(authority.file))
+        nowhere.good("queue", "show", "q", "--data", str(data))
+        nowhere.good("context", "add", "tls", *url, "--ca-file", str(authority.file), "--check")
+        nowhere.good("queue", "show", "q")
+        done = nowhere("queue", "show", "q", "--url", server.url.replace("https:", "http:"))
+        assert done.code == 4 and "If the server uses TLS, use a URL that begins with https://." in done.err
+
+
+def test_who_the_server_takes_us_for(secured: Secured, with_key: Shell, with_token: Shell) -> None:
+    caller = with_key.json("whoami")
+    assert (caller["key"], caller["role"], caller["operator"]) == (secured.key, "write", True)
+    assert with_token.json("whoami")["role"] == "admin"
+    said = with_key.good("whoami")
+    assert said.startswith(f"server                  {secured.url} (BATON_URL)\n") and f" {secured.key}\n" in said

@@ -22,6 +22,8 @@ class Entry(NamedTuple):
     help: str
     subcommands: tuple[str, ...]
     flags: tuple[tuple[str, str], ...]  # each with its help text
+    takes_value: frozenset[str]  # those flags that need a value
+    takes_file: frozenset[str]  # those whose value is a file or a directory
     takes_queue: bool
 
 
@@ -40,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _entries(parser: argparse.ArgumentParser, words: tuple[str, ...], text: str = "") -> list[Entry]:
     flags: list[tuple[str, str]] = []
+    values: set[str] = set()
+    files: set[str] = set()
     subcommands: dict[str, str] = {}
     takes_queue = False
     for action in parser._actions:
@@ -48,10 +52,13 @@ def _entries(parser: argparse.ArgumentParser, words: tuple[str, ...], text: str 
             children = action.choices
         elif action.option_strings:
             help_text = (action.help or "").replace("%%", "%") if action.help is not argparse.SUPPRESS else ""
-            flags += [(name, help_text) for name in action.option_strings if name.startswith("--")]
+            names = [name for name in action.option_strings if name.startswith("--")]
+            flags += [(name, help_text) for name in names]
+            values.update(names if action.nargs != 0 else ())
+            files.update(names if action.metavar in ("FILE", "DIR", "PATH", "DIRECTORY") else ())
         else:
             takes_queue = takes_queue or action.metavar == "QUEUE"
-    found = [Entry(words, text, tuple(subcommands), tuple(flags), takes_queue)]
+    found = [Entry(words, text, tuple(subcommands), tuple(flags), frozenset(values), frozenset(files), takes_queue)]
     for name, help_text in subcommands.items():
         found += _entries(children[name], (*words, name), help_text)
     return found
@@ -118,7 +125,7 @@ def _zsh(entries: list[Entry]) -> str:
     helps = {entry.words: entry.help for entry in entries}
     for entry in sorted(entries, key=lambda entry: -len(entry.words)):
         words = [(name, helps[(*entry.words, name)]) for name in entry.subcommands] + list(entry.flags)
-        known = " ".join(f"'{_quoted(name)}:{_quoted(text.replace(':', ' '))}'" for name, text in words)
+        known = " ".join(_zsh_entry(name, text) for name, text in words)
         pattern = {0: '" "', 1: f'"{" ".join(entry.words)} "*', 2: f'"{" ".join(entry.words)}"'}[len(entry.words)]
         named = "; named=${named:-yes}" if entry.takes_queue else ""
         lines.append(f"    {pattern}) known=({known}){named} ;;")
@@ -133,6 +140,12 @@ def _zsh(entries: list[Entry]) -> str:
         "compdef _baton baton",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _zsh_entry(name: str, text: str) -> str:
+    """A name and its description, with a colon between them."""
+    escaped = text.replace(":", "\\:")
+    return f"'{_quoted(name)}:{_quoted(escaped)}'"
 
 
 def _fish(entries: list[Entry]) -> str:
@@ -159,7 +172,9 @@ def _fish(entries: list[Entry]) -> str:
             text = _quoted(helps[(*entry.words, name)])
             lines.append(f"complete -c baton -n '{condition}{unless}' -a '{name}' -d '{text}'")
         for flag, text in entry.flags:
-            lines.append(f"complete -c baton -n '{condition}' -l '{flag.removeprefix('--')}' -d '{_quoted(text)}'")
+            more = (" -r" if flag in entry.takes_value else "") + (" -F" if flag in entry.takes_file else "")
+            name = flag.removeprefix("--")
+            lines.append(f"complete -c baton -n '{condition}' -l '{name}'{more} -d '{_quoted(text)}'")
         if entry.takes_queue:
             lines.append(f"complete -c baton -n '{condition}' -a '({QUEUES} 2>/dev/null)' -d queue")
     return "\n".join(lines) + "\n"

@@ -219,6 +219,7 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "queue delete": QueueDeleted,
     "queue list": "listQueueStats",
     "queue purge": QueuePurged,
+    "queue series": "queueSeries",
     "queue set": "updateQueue",
     "queue show": QueueShown,
     "receive": "receive",
@@ -228,6 +229,7 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "status": "getStatus",
     "tail": shapes.Peeked,
     "top": TopShown,
+    "whoami": "whoAmI",
     "worker list": "listWorkers",
 }
 

@@ -69,6 +69,7 @@ SUBJECTS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "this command line": {
         "context": ("batonq.cli.context", "name servers and their credentials, and choose one"),
+        "whoami": ("batonq.cli.whoami", "show which account, key and role a server takes you for"),
         "completion": ("batonq.cli.completion", "print a script that completes commands in your shell"),
     },
 }

@@ -8,12 +8,14 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 ELLIPSIS = "…"
 CELL_WIDTH_MIN = 8
 GAP = "  "
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "reverse": "7"}
+_BARS = "▁▂▃▄▅▆▇█"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -128,6 +130,22 @@ def rate(per_second: float | None) -> str:
     if per_second and per_second < 10:
         return f"{per_second:.1f}"
     return f"{per_second:.0f}"
+
+
+def spark(values: Sequence[float | None]) -> str:
+    """A line of bars, the highest of which is the largest value."""
+    largest = max((value or 0 for value in values), default=0)
+    if not largest:
+        return _BARS[0] * len(values)
+    return "".join(_BARS[round((value or 0) / largest * (len(_BARS) - 1))] for value in values)
+
+
+def condensed(values: Sequence[float | None], width: int) -> list[float]:
+    """At most `width` values: the largest of each part, so that no peak is lost."""
+    count = min(width, len(values))
+    edges = [place * len(values) // count for place in range(count + 1)] if count else [0]
+    parts = (values[start:end] for start, end in pairwise(edges))
+    return [max((value or 0 for value in part), default=0) for part in parts]
 
 
 def number(count: int) -> str:

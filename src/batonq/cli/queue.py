@@ -10,6 +10,7 @@ from batonq.cli.confirm import add_yes_argument, confirm
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.output import (
+    condensed,
     duration,
     moment,
     note,
@@ -17,8 +18,10 @@ from batonq.cli.output import (
     print_fields,
     print_json,
     print_table,
+    printable,
     rate,
     size,
+    spark,
     style,
 )
 from batonq.cli.queue_flags import (
@@ -31,6 +34,8 @@ from batonq.cli.queue_flags import (
 from batonq.errors import BatonError
 
 SORTS = ("name", "visible", "inFlight", "delayed", "oldest", "sent", "received", "acked", "dead", "depth")
+RANGES = ("15m", "1h", "6h", "24h", "72h")
+SPARK_WIDTH = 48
 LIST_DEFAULT = 100
 PAGE = 1_000
 COLUMNS = ("QUEUE", "TYPE", "VISIBLE", "IN FLIGHT", "DELAYED", "DEAD", "OLDEST", "SENT/S", "RECV/S", "ACK/S", "NOTE")
@@ -62,13 +67,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     delete = add_action(actions, "delete", "delete a queue with all its messages")
     purge = add_action(actions, "purge", "delete all messages of a queue; the queue stays")
     consumers = add_action(actions, "consumers", "show who receives from a queue, and who holds its messages")
+    series = add_action(actions, "series", "show how a queue, or the whole server, behaved over time")
+    series.add_argument("queue", metavar="QUEUE", nargs="?", help="name of the queue (default: the whole server)")
+    series.add_argument("--range", choices=RANGES, default=RANGES[1], help=f"how far back (default {RANGES[1]})")
     for action in (show, create, change, delete, purge, consumers):
         action.add_argument("queue", metavar="QUEUE", help="name of the queue")
     for action in (create, change):
         add_setting_arguments(action)
     for action in (delete, purge):
         add_yes_argument(action)
-    for action in (listing, show, create, change, delete, purge, consumers):
+    for action in (listing, show, create, change, delete, purge, consumers, series):
         action.add_argument("--json", action="store_true", help="print JSON")
         add_connection_arguments(action)
 
@@ -82,6 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         "delete": _delete,
         "purge": _purge,
         "consumers": _consumers,
+        "series": _series,
     }
     server = connect(arguments)
     try:
@@ -339,3 +348,31 @@ def _consumers(server: Server, arguments: argparse.Namespace) -> int:
             right=("IN FLIGHT",),
         )
     return 0
+
+
+def _series(server: Server, arguments: argparse.Namespace) -> int:
+    path = queue_path(arguments.queue, "series") if arguments.queue else "/v1/series"
+    found = server.get(path, range=arguments.range)
+    if arguments.json:
+        print_json(found)
+        return 0
+    what = f"queue {arguments.queue}" if arguments.queue else "the server"
+    first, last = moment(found["startAtMs"]), moment(found["endAtMs"])
+    print(style(f"{what} from {first} to {last} UTC, one value per {duration(found['stepSeconds'])}", "bold"))
+    rows = [row for name, values in found["values"].items() if (row := _series_row(name, values)) is not None]
+    if rows:
+        print_table(("MEASURE", "NOW", "MEAN", "MAX", "OVER TIME"), rows, right=("NOW", "MEAN", "MAX"))
+    else:
+        note("Nothing happened in this time.")
+    for mark in found["marks"]:
+        print(f"{moment(mark['atMs'])}  {printable(mark['text'])}")
+    return 0
+
+
+def _series_row(name: str, values: list[float | None]) -> tuple[str, ...] | None:
+    """Current, mean and largest value, and a line of bars. None if nothing but 0 was measured."""
+    known = [value for value in values if value is not None]
+    if not any(known):
+        return None
+    shown = [rate(number) for number in (known[-1], sum(known) / len(known), max(known))]
+    return (name, *shown, spark(condensed(values, SPARK_WIDTH)))

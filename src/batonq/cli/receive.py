@@ -1,4 +1,4 @@
-"""`baton receive QUEUE`: receive messages, and acknowledge them with --ack."""
+"""`baton receive QUEUE…`: receive messages from one or several queues, and acknowledge them with --ack."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ ANSWER_EXTRA_S = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    parser.add_argument(
+        "queues", metavar="QUEUE", nargs="+", help="name of the queue; several names or patterns: orders-* emails"
+    )
     parser.add_argument(
         "--max", type=int, default=1, metavar="N", help=f"maximum number of messages, 1 to {MESSAGES_MAX:,} (default 1)"
     )
@@ -46,28 +48,34 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.consumer:
         asked["consumer"] = arguments.consumer
     server = connect(arguments)
-    path = queue_path(arguments.queue, "messages:receive")
+    names: list[str] = arguments.queues
+    if len(names) == 1 and not set("*?") & set(names[0]):
+        path = queue_path(names[0], "messages:receive")
+    else:
+        path, asked["queues"] = "/v1/messages:receive", names
     found = server.post(path, asked, timeout_s=arguments.wait + ANSWER_EXTRA_S)
     messages = found["messages"]
     if arguments.json:
         print_json(found)
     elif not messages:
         waited = f" after {arguments.wait:g}s" if arguments.wait else "; --wait 20s waits for one"
-        note(f"Queue {arguments.queue} has no visible message{waited}.")
+        subject = f"Queue {names[0]} has" if len(names) == 1 else "These queues have"
+        note(f"{subject} no visible message{waited}.")
     for place, message in enumerate(messages):
         if arguments.body_only:
             print(body_text(message))
         elif not arguments.json:
             _print(message, first=place == 0, with_receipt=not arguments.ack)
     sys.stdout.flush()
-    return _ack(server, arguments.queue, messages) if arguments.ack and messages else 0
+    return _ack(server, messages) if arguments.ack and messages else 0
 
 
 def _print(message: dict[str, Any], *, first: bool, with_receipt: bool) -> None:
     if not first:
         print()
     group = f"  group {printable(message['messageGroupId'])}" if message.get("messageGroupId") else ""
-    print(style(f"message {message['messageId']}", "bold") + f"  sequence {message['sequence']}{group}")
+    where = f"  queue {message['queue']}  sequence {message['sequence']}{group}"
+    print(style(f"message {message['messageId']}", "bold") + where)
     until = "" if not with_receipt else f"  leased until {moment(message['deadlineMs'])} UTC"
     print(f"sent {moment(message['sentAtMs'])} UTC  receive {message['receiveCount']}{until}")
     for name, value in sorted(message.get("attributes", {}).items()):
@@ -82,10 +90,14 @@ def _print(message: dict[str, Any], *, first: bool, with_receipt: bool) -> None:
     print(safe_lines(body_text(message)))
 
 
-def _ack(server: Server, queue: str, messages: list[dict[str, Any]]) -> int:
-    receipts = [message["receiptHandle"] for message in messages]
-    results = server.post(queue_path(queue, "messages:ack"), {"receiptHandles": receipts})["results"]
-    failed = [result["error"] for result in results if "error" in result]
+def _ack(server: Server, messages: list[dict[str, Any]]) -> int:
+    receipts: dict[str, list[str]] = {}
+    for message in messages:
+        receipts.setdefault(message["queue"], []).append(message["receiptHandle"])
+    failed = []
+    for queue, handles in receipts.items():
+        results = server.post(queue_path(queue, "messages:ack"), {"receiptHandles": handles})["results"]
+        failed += [result["error"] for result in results if "error" in result]
     for error in failed:
         note(f"baton: a message was not acknowledged: {error['detail']}")
     if not failed:

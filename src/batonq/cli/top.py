@@ -15,7 +15,7 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import cut, duration, moment, plural, print_json, printable, rate
+from batonq.cli.output import cut, duration, moment, plural, print_json, printable, rate, spark
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.queue import SORTS, list_queues
 from batonq.errors import AccessDenied, BatonError
@@ -37,7 +37,6 @@ _NUMBERS = (
     ("ACK/S", 5, "acked"),
 )
 _NUMBERS_WIDTH = sum(width + 1 for _, width, _ in _NUMBERS)
-_BARS = "▁▂▃▄▅▆▇█"
 _UNITS = "kMGTP"
 _KEYS = "q quit   s sort   r reverse   ↑↓ scroll   space refresh"
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -165,7 +164,7 @@ def _row(queue: dict[str, Any], name_width: int, *, trend: bool) -> str:
     numbers = "".join(_short(cell, width).rjust(width + 1) for cell, (_, width, _) in zip(cells, _NUMBERS, strict=True))
     mark = {"warning": "! ", "critical": "!! "}.get(queue.get("level", "ok"), "")
     line = cut(mark + printable(queue["name"]), name_width - 1).ljust(name_width) + numbers
-    return f"{line}  {spark(queue.get('trend') or [])}" if trend else line
+    return f"{line}  {spark((queue.get('trend') or [])[-TREND_WIDTH:])}" if trend else line
 
 
 def _short(text: str, width: int) -> str:
@@ -177,14 +176,6 @@ def _short(text: str, width: int) -> str:
         value /= 1000
         unit += 1
     return f"{value:.1f}{_UNITS[unit - 1]}" if value < 100 else f"{value:.0f}{_UNITS[unit - 1]}"
-
-
-def spark(values: list[float]) -> str:
-    """A line of bars, the highest of which is the largest value."""
-    largest = max((value or 0 for value in values), default=0)
-    if not largest:
-        return _BARS[0] * len(values)
-    return "".join(_BARS[round((value or 0) / largest * (len(_BARS) - 1))] for value in values[-TREND_WIDTH:])
 
 
 # --- the terminal -----------------------------------------------------------------------------
