@@ -50,6 +50,7 @@ HEARD_S = 0.05  # until the broker has noticed that they ended
 # if the loop could not end them: leases are released after this process, and its receives with it, has gone
 REMOTE_S = 1.0
 _HandlerType = TypeVar("_HandlerType", bound=Handler)
+_WORDS = {"dead_lettered": "dead-lettered", "leases_lost": "leases lost"}
 _log = logging.getLogger("batonq.worker")
 
 
@@ -301,7 +302,7 @@ class Worker:
     def summary(self) -> str:
         names = ("received", "acked", "retried", "dead_lettered", "refused", "leases_lost")
         totals = {name: sum(getattr(runner.counters, name) for runner in self._runners) for name in names}
-        return ", ".join(f"{total} {name.replace('_', ' ')}" for name, total in totals.items())
+        return ", ".join(f"{total} {_WORDS.get(name, name)}" for name, total in totals.items())
 
     # ---
 

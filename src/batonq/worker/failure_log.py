@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple
 
 from batonq.errors import BatonError
@@ -20,6 +22,7 @@ PLACES_MAX = 1000  # errors whose traceback was logged; beyond it the set starts
 CLOSE_S = 2.0
 UNKNOWN = QueueFacts()
 _SELF_EXPLAINING = (Poison, RetryLater, HandlerCrashed, DeadlineExceeded, BatonError)
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
 _log = logging.getLogger("batonq.worker")
 
 
@@ -87,7 +90,7 @@ class FailureLog:
             failure.error_class,
             failure.reason,
             _next_step(message.queue, failure, facts, last),
-            exc_info=error if self._needs_traceback(error) else None,
+            exc_info=(type(error), error, _of_the_handler(error)) if self._needs_traceback(error) else None,
         )
 
     def _needs_traceback(self, error: BaseException) -> bool:
@@ -107,6 +110,14 @@ class FailureLog:
             self._places.clear()
         self._places.add(place)
         return True
+
+
+def _of_the_handler(error: BaseException) -> TracebackType | None:
+    """The traceback without the worker's own frames, which come first."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
+    return trace or error.__traceback__
 
 
 def _next_step(queue: str, failure: Failure, facts: QueueFacts, last: bool) -> str:
