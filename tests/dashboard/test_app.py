@@ -10,6 +10,7 @@ from batonq.api.ui import assets
 from batonq.api.ui.app import POLICY
 from batonq.api.ui.sessions import SESSION_S, SignInLimit
 from batonq.core.catalog.entries import READ, WRITE
+from batonq.errors import Unavailable
 from tests.dashboard import samples
 from tests.dashboard.pages import ACCOUNT, HOST, NOW_S, TOKEN, Browser, FakeRest, Refusal, header, text_of
 
@@ -158,6 +159,16 @@ def test_signing_in_with_a_key_acts_as_that_key(secured: Browser, rest: FakeRest
     assert rest.callers[-1] == Caller(ACCOUNT, "BATONKEY", WRITE, True)
     del secured.keys.keys["BATONKEY"]  # disabled meanwhile
     assert secured.send("GET", "/ui").status == 303
+
+
+def test_a_server_that_cannot_check_keys_says_so(secured: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    secured.send("POST", "/ui/sign-in", {"key": "BATONKEY", "secret": "the-secret"})
+
+    def unheard(access_key: str) -> None:
+        raise Unavailable("The catalog cannot be reached. Retry.")
+
+    monkeypatch.setattr(secured.keys, "find_key", unheard)
+    assert "The catalog cannot be reached." in text_of(secured.get("/ui", 503))
 
 
 def test_a_key_that_has_expired_signs_nobody_in(secured: Browser) -> None:

@@ -65,6 +65,16 @@ def test_problems_lead_to_where_they_are_solved(browser: Browser, rest: FakeRest
     assert "2 active alarms , 1 not acknowledged" in text
 
 
+def test_the_overview_stays_small_whatever_the_names_and_problems_are(browser: Browser, rest: FakeRest) -> None:
+    name = "n" * 80
+    problems = [{"level": "warning", "text": f"{name}-{number} is late", "queue": name} for number in range(5_000)]
+    verdict = {"level": "warning", "sentence": "5,000 queues need you.", "problems": problems}
+    rest.answers["GET /v1/status"] = samples.status(verdict=verdict, queues=5_000)
+    rest.answers["GET /v1/queues:stats"] = samples.queue_stats(*[samples.summary(name)] * 15, total=5_000)
+    assert len(browser.get("/ui")) < 100_000
+    assert rest.asked[-1][1]["limit"] == "15"
+
+
 def test_an_empty_server_says_what_to_paste(browser: Browser, rest: FakeRest) -> None:
     rest.answers["GET /v1/status"] = samples.status(queues=0)
     text = text_of(browser.get("/ui"))
@@ -136,6 +146,16 @@ def test_a_search_without_result(browser: Browser, rest: FakeRest) -> None:
 def test_a_queue(browser: Browser) -> None:
     text = text_of(browser.get("/ui/queues/orders"))
     assert "7 messages wait, the oldest for 4 s." in text and "dead letters go to orders-dlq" in text
+
+
+def test_rates_are_known_at_the_first_look(browser: Browser, rest: FakeRest) -> None:
+    text = text_of(browser.get("/ui/queues/orders"))
+    assert "sent 3.5/s received – acknowledged –" in text
+    rest.answers[f"GET {QUEUE}/stats"] = samples.stats(sentPerSecond=9.0, receivedPerSecond=8.0, deletedPerSecond=7.0)
+    assert "sent 9.0/s received 8.0/s acknowledged 7.0/s" in text_of(browser.get("/ui/queues/orders"))
+    rest.answers[f"GET {QUEUE}/stats"] = samples.stats()
+    rest.answers[f"GET {QUEUE}/series"] = Refusal(503, "unavailable", "The shard is opening.")
+    assert "sent –" in text_of(browser.get("/ui/queues/orders"))
 
 
 def test_a_queue_that_does_not_exist(browser: Browser, rest: FakeRest) -> None:

@@ -30,6 +30,7 @@ from batonq.api.ui.sessions import (
 )
 from batonq.api.ui.view import Data, Page, Redirect, View
 from batonq.core.catalog.entries import READ
+from batonq.errors import BatonError
 
 if TYPE_CHECKING:
     from batonq.api.ui.rendering import Renderer
@@ -115,6 +116,8 @@ class UiApp:
             return await self._serve(request)
         except Problem as problem:
             return self._problem(request, problem)
+        except BatonError as error:  # for example, the catalog cannot be reached, so no key can be checked
+            return self._problem(request, Problem(error.status, error.code, error.message, retryable=error.retryable))
         except Exception:
             logger.exception("a page failed: %s %s", request.method, request.path[:256])
             return self._problem(request, Problem(500, "internal", "This page failed. The server's log says why."))
@@ -126,7 +129,7 @@ class UiApp:
     async def _serve(self, request: Request) -> Response:
         session = self._session(request)
         if request.path == SIGN_IN:
-            return self._sign_in(request, session)
+            return self._sign_in(request)
         caller = self._caller(request, session)
         if caller is None:
             return self._to_sign_in(request)
@@ -263,7 +266,7 @@ class UiApp:
 
     # --- signing in and out
 
-    def _sign_in(self, request: Request, session: Session | None) -> Response:
+    def _sign_in(self, request: Request) -> Response:
         target = _local(dict(_pairs(request.query)).get("next", ""))
         if not self._access.secured:
             return self._answer(request, Response(303, b"", HTML, (("Location", target),)))
@@ -333,8 +336,11 @@ class UiApp:
         title = "Not found" if problem.status == 404 else "Refused" if problem.status == 403 else "Something failed"
         page = Page(title, "problem.html", problem.detail, "warning", {"problem": problem}, problem.status)
         session = self._session(request)
-        caller = self._caller(request, session) or Caller("", "", READ)
-        view = self._view(request, session, caller, {})
+        try:
+            caller = self._caller(request, session)
+        except BatonError:
+            caller = None
+        view = self._view(request, session, caller or Caller("", "", READ), {})
         body = self._renderer.page(page, self._shared(view, Route(request.path), session))
         return self._answer(request, Response(problem.status, body, HTML))
 

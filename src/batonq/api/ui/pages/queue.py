@@ -16,9 +16,23 @@ async def top(view: View) -> dict[str, Any]:
     name = view.names["queue"]
     queue = await view.backend.get(path_of("queues", name))
     stats = await view.backend.get(path_of("queues", name, "stats"))
+    if "sentPerSecond" not in stats:  # this node was not asked before: the series know
+        stats |= latest_rates(await view.optional(path_of("queues", name, "series"), range=RANGES[0]))
     dead_letters = bool(stats.get("isDeadLetterQueue"))
     sentence, level = queue_words.sentence(queue, stats, dead_letters=dead_letters)
     return {"queue": queue, "stats": stats, "dead_letters": dead_letters, "sentence": sentence, "level": level}
+
+
+def latest_rates(series: Any) -> dict[str, float]:
+    """The rates of the last step of a queue's series."""
+    if isinstance(series, Problem):
+        return {}
+    names = {"sent": "sentPerSecond", "received": "receivedPerSecond", "acked": "deletedPerSecond"}
+    lasts = {
+        name: next((value for value in reversed(series["values"].get(short, ())) if value is not None), None)
+        for short, name in names.items()
+    }
+    return {name: value for name, value in lasts.items() if value is not None}
 
 
 def page(template: str, head: dict[str, Any], **values: Any) -> Page:

@@ -60,6 +60,8 @@
         const block = find(`[data-live="${name}"]`);
         if (block) put(block, html);
       }
+      const needed = find("#verdict .mark.warning, #verdict .mark.critical") ? "▲ " : "";
+      document.title = needed + document.title.replace(/^▲ /, "");
       document.dispatchEvent(new Event("baton:update"));
     });
     source.addEventListener("beat", heard);
