@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, Protocol
 
+from batonq.core.records import State
+from batonq.errors import InvalidInput, JobConflict, MessageHeld, MessageNotFound, OverLimit
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs.job_control import Redrive
+from batonq.node.messages.peek import PeekFilter
 from sim.actors import Consumer, Grower, make_message
 from sim.clients import Client, Surroundings
 from sim.history import OK, Delivered, Outgoing
@@ -300,11 +304,12 @@ class Inspector:
             name = self._around.current_name(plan.name)
             choice = self._random.random()
             if choice < 0.1:
-                await self._client.steer(self._random.choice(list(self._around.queues)), "peek", self._peek)
+                work = self._random.choice((self._peek, self._histories, self._groups))
+                await self._client.steer(self._random.choice(list(self._around.queues)), "peek", work)
             elif choice < 0.2:  # so that there is more than dead letters to look at
                 await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
             elif choice < 0.3:
-                work = self._random.choice((self._move, self._redrive))
+                work = self._random.choice((self._move, self._redrive, self._retry))
                 await self._client.steer(name, "move", work)
             elif choice < 0.5 and self._disk_fails:
                 await self._look_while_the_disk_fails(name, plan)
@@ -332,6 +337,32 @@ class Inspector:
     @staticmethod
     async def _peek(broker: Broker, entry: Queue) -> str:
         return f"{len((await broker.peek(entry, 0, 100)).messages)} messages"
+
+    @staticmethod
+    async def _histories(broker: Broker, entry: Queue) -> str:
+        """Look at some messages, which may be gone by then, and at who holds any."""
+        events = 0
+        for peeked in (await broker.peek(entry, 0, 5)).messages:
+            with suppress(MessageNotFound):
+                events += len((await broker.messages.find(entry, peeked.current_id)).events)
+        return f"{events} events, {len(await broker.holders(entry))} holders"
+
+    @staticmethod
+    async def _groups(broker: Broker, entry: Queue) -> str:
+        found = await broker.messages.dead_letters(entry, only_dead=not broker.dead_letter_sources(entry))
+        return f"{len(found.groups)} groups of {found.examined} messages"
+
+    @staticmethod
+    async def _retry(broker: Broker, source: Queue) -> str:
+        """Change and retry some dead letters one by one, as an operator does."""
+        retried = 0
+        for peeked in (await broker.peek(source, 0, 3, PeekFilter(state=State.VISIBLE))).messages:
+            with suppress(MessageHeld, MessageNotFound, JobConflict, InvalidInput, OverLimit):
+                if peeked.view.origin:
+                    await broker.messages.edit(source, peeked.current_id, {"setAttributes": {"redriven": "yes"}})
+                    await broker.messages.retry(source, peeked.current_id)
+                    retried += 1
+        return f"{retried} retried"
 
     @staticmethod
     async def _move(broker: Broker, source: Queue) -> str:
