@@ -162,9 +162,11 @@ class Shard:
         self.peek = views.peek
         self.hint = views.hint
         self.counters = views.counters
+        self.oldest_sent = views.oldest_sent
         self.oldest_visible = views.oldest_visible
         self.blocked_groups = views.blocked_groups
         self.latencies = messages.latencies
+        self.latencies_of = messages.latencies.find
         self.departing = views.departing
         self.failure_of = views.failure_of
         self.failures_of = views.failures_of

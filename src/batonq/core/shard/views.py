@@ -154,8 +154,12 @@ class Views:
         return Hint(queue.visible, lane.priority, queue.ready.since(lane))
 
     def counters(self, number: int) -> Counters:
-        queue = self.messages.queue_state(number)
-        return queue.counters(self.columns.sent[queue.head] if queue.head != NIL else 0)
+        return self.messages.queue_state(number).counters(self.oldest_sent(number))
+
+    def oldest_sent(self, number: int) -> int:
+        """When the oldest message of a queue was sent, in milliseconds; 0 if the queue is empty or not known."""
+        queue = self.queues.get(number)
+        return self.columns.sent[queue.head] if queue is not None and queue.head != NIL else 0
 
     def oldest_visible(self, number: int) -> int:
         """When the oldest VISIBLE message of a queue was sent, in milliseconds; 0 if there is none.

@@ -12,7 +12,6 @@ import msgspec
 
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.node.monitoring.everywhere import Everywhere
 from batonq.node.monitoring.overview import OverviewReader, QueueReading, joined_queue, unread_queue
@@ -134,7 +133,7 @@ class QueueLister:
 
     def _key(self, sort: str, number: int, slices: Sequence[tuple[Shard, QueueState]], now_ms: int) -> Key:
         if sort == _OLDEST:
-            sents = [shard.columns.sent[queue.head] for shard, queue in slices if queue.head != NIL]
+            sents = [sent_ms for shard, _ in slices if (sent_ms := shard.oldest_sent(number))]
             return max(0.0, now_ms - min(sents)) + 1 if sents else 0.0, 0.0
         figure = _FIGURES[sort]
         total = sum(figure(queue) for _, queue in slices)

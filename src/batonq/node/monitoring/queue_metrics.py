@@ -68,7 +68,7 @@ def read_details(
             jobs.setdefault(job.source, []).append(reading)
     found: list[QueueDetail] = []
     for number in numbers:
-        latencies = [one for host in hosts if (one := host.shard.latencies.queues.get(number)) is not None]
+        latencies = [one for host in hosts if (one := host.shard.latencies_of(number)) is not None]
         empty = empty_receives.get(number, 0)
         if latencies or empty or number in jobs:
             found.append(_detail(number, latencies, empty, tuple(jobs.get(number, ()))))

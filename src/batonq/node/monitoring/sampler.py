@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.state.columns import NIL
 from batonq.errors import BatonError
 from batonq.node.monitoring.histogram import BUCKETS
 from batonq.node.monitoring.series import DEPTHS, KINDS, RATES, SAMPLE_S, Book
@@ -126,7 +125,7 @@ class Sampler:
             slice_.shard, slice_.histograms, slice_.sums_ms = shard, {}, {}
         before, oldest = slice_.queues, slice_.oldest_ms
         changed: dict[int, Seen] = {}
-        sents, queues = shard.columns.sent, shard.queues
+        queues = shard.queues
         numbers = [*queues]
         for start in range(0, len(numbers), AT_ONCE):
             for number in numbers[start : start + AT_ONCE]:
@@ -136,10 +135,11 @@ class Sampler:
                 seen = _seen_of(queue)
                 if before.get(number) != seen:
                     changed[number] = seen
-                    if queue.head == NIL:
-                        oldest.pop(number, None)
+                    sent_ms = shard.oldest_sent(number)
+                    if sent_ms:
+                        oldest[number] = sent_ms
                     else:
-                        oldest[number] = sents[queue.head]
+                        oldest.pop(number, None)
             await asyncio.sleep(0)
         await committed(host)
         gone = [number for number in before if number not in queues]
@@ -186,7 +186,7 @@ class Sampler:
 
     def _histogram_deltas(self, slice_: _Slice, number: int) -> list[list[tuple[int, int]]]:
         """What was added to the histograms of a queue on a shard: bucket and count."""
-        latencies = slice_.shard.latencies.queues.get(number)
+        latencies = slice_.shard.latencies_of(number)
         if latencies is None:
             return []
         now = latencies.waited, latencies.handled, latencies.lived
@@ -201,7 +201,7 @@ class Sampler:
 
     @staticmethod
     def _sum_deltas(slice_: _Slice, number: int) -> list[int]:
-        latencies = slice_.shard.latencies.queues.get(number)
+        latencies = slice_.shard.latencies_of(number)
         if latencies is None:
             return []
         now = latencies.waited_ms, latencies.handled_ms, latencies.lived_ms

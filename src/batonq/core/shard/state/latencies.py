@@ -48,6 +48,10 @@ class Latencies:
         self.queues: dict[int, QueueLatencies] = {}
         self.on = True  # False: nothing is counted, to measure what counting costs
 
+    def find(self, queue: int) -> QueueLatencies | None:
+        """The histograms of a queue; None if nothing was counted."""
+        return self.queues.get(queue)
+
     def of(self, queue: int) -> QueueLatencies:
         found = self.queues.get(queue)
         if found is None:
