@@ -152,7 +152,7 @@ class BatonNode(Program):
             *(sys.executable, "-m", "campaign.launcher", "--address", self.host, "--clock", str(self._clock)),
             *(("--bug", bug) if bug else ()),
             *("--", "serve", "--host", self.host, "--port", str(self.port), "--data", str(self.data)),
-            *("--log", log, "--node", self.name, "--advertise", advertised, "--log-format", "json", *flags),
+            *("--log-url", log, "--node", self.name, "--advertise", advertised, "--log-format", "json", *flags),
         ]
 
     def move_clock(self, ahead_s: float) -> None:

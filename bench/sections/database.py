@@ -28,7 +28,7 @@ def database(context: Context) -> None:
     directory.mkdir()
     postgres = PostgresServer(directory)
     try:
-        baton = context.servers.baton("--log", postgres.address)
+        baton = context.servers.baton("--log-url", postgres.address)
         texts = bodies.documents(_BATCH)
         messages = context.size(20_000, 4_000)
         contestants = [

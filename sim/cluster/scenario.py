@@ -97,7 +97,7 @@ def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
     settings = Settings(
         data="/data",
         account=ACCOUNT,
-        log="nats://memory",
+        log_url="nats://memory",
         shards=random.choice((1, 2, 2, 3)),
         spread=random.choice((1, 1, 2)),
         secure=True,

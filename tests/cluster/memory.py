@@ -231,7 +231,7 @@ class Nodes:
     async def _start(self, name: str, more: dict[str, Any]) -> None:
         settings = Settings(
             data=str(self._directory / name),
-            log="nats://memory",
+            log_url="nats://memory",
             node=name,
             advertise=f"http://{name}",
             **(self._settings | more),

@@ -42,7 +42,7 @@ class NodeProcess:
         self.events: list[dict[str, Any]] = []
         self._command = [
             *(sys.executable, "-m", "batonq", "serve", "--host", self.host, "--port", str(self.port)),
-            *("--data", str(directory / self.name), "--log", log, "--node", self.name, "--advertise", self.url),
+            *("--data", str(directory / self.name), "--log-url", log, "--node", self.name, "--advertise", self.url),
             *("--lease-s", str(lease_s), "--log-format", "json", *flags),
         ]
         self.process: subprocess.Popen[str]

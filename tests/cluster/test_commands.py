@@ -142,8 +142,8 @@ def test_an_address_where_no_node_is(tmp_path: Path) -> None:
 
 
 def test_the_address_of_the_log_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BATON_LOG", "nats://baton:hush@n0/prod")
-    assert settings_of(build_parser("serve").parse_args(["serve"])).log == "nats://baton:hush@n0/prod"
-    assert build_parser("keys").parse_args(["keys", "list"]).log == "nats://baton:hush@n0/prod"
+    monkeypatch.setenv("BATON_LOG_URL", "nats://baton:hush@n0/prod")
+    assert settings_of(build_parser("serve").parse_args(["serve"])).log_url == "nats://baton:hush@n0/prod"
+    assert build_parser("keys").parse_args(["keys", "list"]).log_url == "nats://baton:hush@n0/prod"
     for words in (["serve"], ["keys", "list"]):
-        assert build_parser(words[0]).parse_args([*words, "--log", "nats://n1"]).log == "nats://n1"
+        assert build_parser(words[0]).parse_args([*words, "--log-url", "nats://n1"]).log_url == "nats://n1"

@@ -132,7 +132,7 @@ def test_a_node_takes_its_command_line(name: str) -> None:
     options = settings_of(build_parser("serve").parse_args(words))
     scheme = "http" if name.startswith("compose") else "https"
     assert options.advertise == f"{scheme}://{reached_by}:{options.port}"
-    address = parse(options.log)
+    address = parse(options.log_url)
     assert (len(address.servers), len(address.monitors), address.replicas) == (3, 3, 3)
     assert [urlsplit(monitor).hostname for monitor in address.monitors] == [
         one.split(":")[0] for one in address.servers

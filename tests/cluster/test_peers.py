@@ -365,14 +365,14 @@ def test_a_secret_that_is_no_secret_is_refused(tmp_path: object) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
         read_secret(Settings(cluster_secret_file="/nowhere/at/all"))
     with pytest.raises(InvalidInput, match="Create a secret"):
-        Settings(host="10.0.0.1", secure=True, log="nats://x", node="a", advertise="http://10.0.0.1:9324").check()
+        Settings(host="10.0.0.1", secure=True, log_url="nats://x", node="a", advertise="http://10.0.0.1:9324").check()
     for wrong in (
         {"node": "a b"},
-        {"log": ""},
+        {"log_url": ""},
         {"advertise": "10.0.0.1"},
         {"tls_cert": "certificate.pem"},
         {"tls_key": "key.pem"},
     ):
-        values: dict[str, Any] = {"log": "nats://x", "node": "a", "advertise": "http://127.0.0.1:1", **wrong}
+        values: dict[str, Any] = {"log_url": "nats://x", "node": "a", "advertise": "http://127.0.0.1:1", **wrong}
         with pytest.raises(InvalidInput):
             Settings(**values).check()

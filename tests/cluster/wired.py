@@ -32,7 +32,7 @@ class WiredNodes(Nodes):
             await self.relays[name].listen()
         settings = Settings(
             data=str(self._directory / name),
-            log="nats://memory",
+            log_url="nats://memory",
             node=name,
             advertise=self.address(name),
             **(self._settings | more),

@@ -29,7 +29,7 @@ ACCOUNT = "000000000000"
         ({"processes": 0}, "1 to 64"),
         ({"processes": 65, "shards": 65}, "1 to 64"),
         ({"processes": 3, "shards": 2}, "--shards 3"),
-        ({"processes": 2, "shards": 2, "log": "nats://127.0.0.1/baton"}, "Start several nodes instead"),
+        ({"processes": 2, "shards": 2, "log_url": "nats://127.0.0.1/baton"}, "Start several nodes instead"),
         ({"processes": 2, "shards": 2, "advertise": "http://127.0.0.1:9324"}, "Start several nodes instead"),
     ],
 )

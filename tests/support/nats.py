@@ -56,7 +56,7 @@ class NatsServers:
 
     @property
     def address(self) -> str:
-        """For `--log`, with the name of a cluster and `monitoring` behind it."""
+        """For `--log-url`, with the name of a cluster and `monitoring` behind it."""
         return f"nats://{','.join(self.servers)}"
 
     @property

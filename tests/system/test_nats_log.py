@@ -1,4 +1,4 @@
-"""`baton serve --log nats://…`: a node whose truth is in JetStream."""
+"""`baton serve --log-url nats://…`: a node whose truth is in JetStream."""
 
 from __future__ import annotations
 

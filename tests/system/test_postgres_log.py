@@ -1,4 +1,4 @@
-"""`baton serve --log postgres://…`: a node whose truth is a database."""
+"""`baton serve --log-url postgres://…`: a node whose truth is a database."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def log(postgres: PostgresServer) -> str:
 
 def serve(directory: Path, log: str, *flags: str, lease_s: int = 10) -> ServerProcess:
     """Who starts waits for the lease of one that was killed, twice as long as its own."""
-    return ServerProcess(directory, "--log", log, "--lease-s", str(lease_s), "--node", directory.name, *flags)
+    return ServerProcess(directory, "--log-url", log, "--lease-s", str(lease_s), "--node", directory.name, *flags)
 
 
 def send(client: Any, queue: str, bodies: range, padding: bytes = b"") -> None:
@@ -77,7 +77,8 @@ def test_another_node_takes_over_from_one_that_was_killed_and_only_then(tmp_path
         queue = client.create_queue(QueueName="work")["QueueUrl"]
         send(client, queue, range(50))
         refused = baton(
-            "serve", "--port", "0", "--data", str(tmp_path / "other"), "--log", log, "--lease-s", "1", "--node", "other"
+            *("serve", "--port", "0", "--data", str(tmp_path / "other"), "--log-url", log),
+            *("--lease-s", "1", "--node", "other"),
         )
         assert refused.returncode == 1 and "is owned by node first" in refused.stderr
         send(client, queue, range(50, 100))
@@ -199,12 +200,12 @@ def test_a_directory_is_a_mirror_or_has_logs_of_its_own(tmp_path: Path, log: str
     plain = baton("serve", "--port", "0", "--data", str(tmp_path / "mirror"))
     assert plain.returncode == 1 and "is a mirror of the logs in postgres" in plain.stderr
     keys = baton("keys", "create", "--data", str(tmp_path / "mirror"))
-    assert keys.returncode == 1 and "--log" in keys.stderr
-    made = baton("keys", "create", "--data", str(tmp_path / "mirror"), "--log", log)
+    assert keys.returncode == 1 and "--log-url" in keys.stderr
+    made = baton("keys", "create", "--data", str(tmp_path / "mirror"), "--log-url", log)
     assert made.returncode == 0, made.stderr
     with ServerProcess(tmp_path / "own") as server:
         assert server.terminate() == 0
-    mixed = baton("serve", "--port", "0", "--data", str(tmp_path / "own"), "--log", log)
+    mixed = baton("serve", "--port", "0", "--data", str(tmp_path / "own"), "--log-url", log)
     assert mixed.returncode == 1 and "contains logs of its own" in mixed.stderr
 
 
@@ -213,6 +214,6 @@ def test_a_log_that_cannot_be_is_told(tmp_path: Path) -> None:
         ("mysql://x", "begins with nats:// or postgres://"),
         ("postgres://nobody@127.0.0.1:1/x", "127.0.0.1"),
     ):
-        done = baton("serve", "--port", "0", "--data", str(tmp_path / "data"), "--log", address)
+        done = baton("serve", "--port", "0", "--data", str(tmp_path / "data"), "--log-url", address)
         assert done.returncode == 1 and why in done.stderr, done.stderr
         assert "Traceback" not in done.stderr

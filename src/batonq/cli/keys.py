@@ -59,9 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (create, listing, disable, enable):
         action.add_argument("--json", action="store_true", help="print JSON")
         action.add_argument(
-            "--log",
+            "--log-url",
             default=os.environ.get(LOG_VARIABLE, ""),
-            help="URL of the log, if it is not in the data directory: nats://… or postgres://… (default $BATON_LOG)",
+            help="URL of the log, if it is not in the data directory: nats://… or postgres://… (default "
+            f"${LOG_VARIABLE})",
         )
         add_operator_arguments(action)
 
@@ -86,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     """The answer of the REST API, or the same answer from a data directory that no server is using."""
     if arguments.data and not arguments.url and find_if_running(arguments.data) is None:
-        answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), arguments))
+        answer = asyncio.run(_offline(Settings(data=arguments.data, log_url=arguments.log_url), arguments))
         return msgspec.to_builtins(answer)  # type: ignore[no-any-return]
     method, path, body = _request(arguments)
     return connect(arguments).call(method, path, body)  # type: ignore[no-any-return]

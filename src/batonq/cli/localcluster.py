@@ -120,7 +120,7 @@ class LocalCluster:
         for number in range(self._nodes):
             port = self._port + number
             command = [sys.executable, "-m", "batonq", "serve", "--port", str(port), "--shards", str(self._shards)]
-            command += ["--data", str(self._directory / f"n{number}"), "--log", self._log]
+            command += ["--data", str(self._directory / f"n{number}"), "--log-url", self._log]
             command += ["--node", f"n{number}", "--advertise", f"http://127.0.0.1:{port}"]
             command += ["--other-shards", self._other_shards]
             self._start(f"n{number}", command)

@@ -92,7 +92,7 @@ class LockFileOwnership:
         where = mirrored_in(self._disk, self._directory)
         if where:
             raise LogError(
-                f"the data directory {self._directory} is a mirror of the logs in {where}. Set --log to them, "
+                f"the data directory {self._directory} is a mirror of the logs in {where}. Set --log-url to them, "
                 "or use another directory with --data."
             )
         return cluster_of(self._disk, self._directory) or _make_identity(
@@ -162,7 +162,7 @@ class MirrorDirectory(LockFileOwnership):
             return _make_identity(self._disk, self._directory, identity)
         if not mirrored_in(self._disk, self._directory):
             raise LogError(
-                f"the data directory {self._directory} contains logs of its own, which --log would ignore. "
+                f"the data directory {self._directory} contains logs of its own, which --log-url would ignore. "
                 "Use another directory with --data."
             )
         if found != self._mirrored_cluster:

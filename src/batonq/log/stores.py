@@ -1,4 +1,4 @@
-"""Chooses the store of the logs by the URL in `--log`."""
+"""Chooses the store of the logs by the URL in `--log-url`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def open_store(url: str) -> LogStore:
     if scheme in ("postgres", "postgresql"):
         return await _postgres(url)
     raise InvalidInput(
-        f"--log must be a URL that begins with nats:// or postgres://, not {url.partition('@')[2] or url!r}."
+        f"--log-url must be a URL that begins with nats:// or postgres://, not {url.partition('@')[2] or url!r}."
     )
 
 

@@ -180,7 +180,7 @@ class Node:
     async def _take(self) -> None:
         """Take ownership of the data directory, and find out where the logs are."""
         settings = self.settings
-        if not settings.log:
+        if not settings.log_url:
             self.ownership.take()
             self._logs = DirectoryLogs(
                 settings.data,
@@ -201,7 +201,7 @@ class Node:
 
     async def _take_mirror(self, opener: Callable[[str], Awaitable[LogStore]]) -> LogStore:
         """Open the store that has the logs, and take ownership of the data directory as its mirror."""
-        store = await opener(self.settings.log)
+        store = await opener(self.settings.log_url)
         for remark in store.remarks:
             events.warning("log_unchecked", remark)
         try:

@@ -22,7 +22,7 @@ from batonq.queue_attributes import DURABILITY, SPREAD_MAX
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
-LOG_VARIABLE = "BATON_LOG"  # environment variable that sets the default of --log
+LOG_VARIABLE = "BATON_LOG_URL"  # environment variable that sets the default of --log-url
 SHARDS_MAX = 256
 PROCESSES_MAX = 64
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
@@ -43,7 +43,7 @@ class Settings:
     host: str = setting("127.0.0.1", "Address to listen on.", common=True)
     port: int = setting(9324, "Port to listen on; 0 picks a free port.", common=True)
     data: str = setting("baton-data", "Data directory. Only one server at a time can use it.", common=True)
-    log: str = setting(
+    log_url: str = setting(
         "",
         "URL of the shared log: nats://host/name or postgres://user@host/database. If empty, logs are stored in "
         "the data directory.",
@@ -329,8 +329,8 @@ class Settings:
             raise InvalidInput(
                 f"--move-rate-per-s must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}."
             )
-        if self.log and not self.log.startswith(LOG_SCHEMES):
-            raise InvalidInput("--log must be a URL that begins with nats:// or postgres://.")
+        if self.log_url and not self.log_url.startswith(LOG_SCHEMES):
+            raise InvalidInput("--log-url must be a URL that begins with nats:// or postgres://.")
         if self.tls_key and not self.tls_cert:
             raise InvalidInput("--tls-key is set without --tls-cert. Set --tls-cert to the certificate of that key.")
         if self.advertise:
@@ -387,15 +387,15 @@ class Settings:
     def _check_processes(self) -> None:
         if not 1 <= self.processes <= PROCESSES_MAX:
             raise InvalidInput(f"--processes must be 1 to {PROCESSES_MAX}, not {self.processes}.")
-        if self.log or self.advertise:
+        if self.log_url or self.advertise:
             raise InvalidInput(
-                "--processes cannot be used with --log: several processes can only share logs in the data "
+                "--processes cannot be used with --log-url: several processes can only share logs in the data "
                 "directory. Start several nodes instead, each with its own --node, --advertise, --port and --data."
             )
         if self.other_shards:
             raise InvalidInput(
                 "--processes cannot be used with --other-shards: logs in the data directory always have one "
-                "replica. Use --log nats://… and several nodes instead of --processes."
+                "replica. Use --log-url nats://… and several nodes instead of --processes."
             )
         if self.processes > self.shards:
             raise InvalidInput(
@@ -405,9 +405,9 @@ class Settings:
             )
 
     def _check_cluster(self) -> None:
-        if not self.log:
+        if not self.log_url:
             raise InvalidInput(
-                "--advertise needs --log: the nodes of a cluster share a log. Set --log nats://…, or leave "
+                "--advertise needs --log-url: the nodes of a cluster share a log. Set --log-url nats://…, or leave "
                 "--advertise out."
             )
         if not self.advertise.startswith(("http://", "https://")):

@@ -116,7 +116,7 @@ class PostgresStore:
     async def check_kind(self, replicas: int) -> None:
         if replicas != 1:
             raise Unsafe(
-                f"Shards with {replicas} replicas need a log in NATS JetStream (--log nats://…). A log in "
+                f"Shards with {replicas} replicas need a log in NATS JetStream (--log-url nats://…). A log in "
                 "PostgreSQL has the replicas of the database."
             )
 

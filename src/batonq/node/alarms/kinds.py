@@ -233,7 +233,7 @@ _ROWS = (
         "lease-store",
         WARNING,
         "The node cannot read the ownership leases of the cluster.",
-        "Check that the shared log (--log) is up and reachable from the node.",
+        "Check that the shared log (--log-url) is up and reachable from the node.",
         about="node",
     ),
     AlarmKind(

@@ -66,8 +66,8 @@ class ClusterNode(RoutedNode):
         self.secret = read_secret(settings)
         trusted = client_context(settings.peer_ca) if settings.peer_ca else None
         super().__init__(settings, world, peers or Peers(self.secret, trusted))
-        if not settings.node or not settings.log:
-            raise InvalidInput("A node of a cluster needs a name (--node) and a log URL (--log).")
+        if not settings.node or not settings.log_url:
+            raise InvalidInput("A node of a cluster needs a name (--node) and a log URL (--log-url).")
         self.answering = Answering(self)
         self._open_store = open_store
         self.ownership_loop: OwnershipLoop

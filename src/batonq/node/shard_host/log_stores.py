@@ -69,7 +69,7 @@ class DirectoryLogs:
     async def check_kind(self, replicas: int) -> None:
         if replicas != 1:
             raise InvalidInput(
-                f"Shards with {replicas} replicas need a log in NATS JetStream (--log nats://…). A log in the "
+                f"Shards with {replicas} replicas need a log in NATS JetStream (--log-url nats://…). A log in the "
                 "data directory has one replica."
             )
 
