@@ -54,6 +54,8 @@ async def redrive(call: Call) -> Answer:
 
 async def delete_messages(call: Call) -> Answer:
     queue = call.queue()
+    if not call.request.body:
+        raise InvalidInput("The request has no body. Say which messages to delete: a filter, or {} for all of them.")
     given = call.read(DeleteSpec)
     _check_size(call, given.filter)
     status = await call.broker.start_job(

@@ -85,6 +85,7 @@ _LINKS: dict[tuple[str, int], dict[str, dict[str, str]]] = {
     ("receive", 200): dict.fromkeys(("ack", "nack", "changeVisibility"), _LEASED),
     ("redrive", 202): dict.fromkeys(_ONE_JOB, _JOB),
     ("deleteMessages", 202): dict.fromkeys(_ONE_JOB, _JOB),
+    ("listAlarms", 200): {"acknowledgeAlarm": {"alarm": "$response.body#/alarms/0/alarm"}},
     ("createKey", 201): dict.fromkeys(("disableKey", "enableKey"), _KEY),
     ("createBackup", 201): dict.fromkeys(("readBackupCatalog", "finishBackup"), _BACKUP),
 }
