@@ -51,6 +51,13 @@ def test_queues_are_listed_with_their_figures(shell: Shell) -> None:
     assert dead.split()[:6] == ["orders-dead", "standard", "1", "0", "0", "0"]
 
 
+def test_the_list_fits_on_a_terminal(shell: Shell) -> None:
+    for columns in ("80", "60", "200"):
+        said = shell.good("queue", "list", terminal=True, COLUMNS=columns, NO_COLOR="1")
+        assert all(len(line) <= int(columns) for line in said.splitlines()) and "VISIBLE  IN FLIGHT" in said
+    assert "RECV/S" in said and "RECV/S" not in shell.good("queue", "list", terminal=True, COLUMNS="80")
+
+
 def test_the_list_is_searched_sorted_and_cut(shell: Shell) -> None:
     def names(*words: str) -> list[str]:
         return shell.good("queue", "list", "--names", *words).split()
