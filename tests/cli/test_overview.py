@@ -14,10 +14,11 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.support import CLEAN, WAIT_S, Shell
+from tests.cli.support import CLEAN, WAIT_S, Shell, wait_for
 from tests.system.process import ServerProcess
 
 
@@ -102,6 +103,24 @@ def test_doctor_reports_what_will_hurt(shell: Shell) -> None:
     done = shell("doctor", "--quiet")
     assert done.code == 6 and "    baton queue set orders --max-receives 5\n" in done.out
     assert "ok  clock" not in done.out and "ok  clock" in shell("doctor").out
+
+
+def test_doctor_measures_how_long_messages_are_processed(shell: Shell) -> None:
+    shell.good("queue", "create", "slow", "--visibility", "30s", "--dead-letter-queue", "slow-dead")
+
+    def reported() -> list[dict[str, Any]]:
+        """Each message is processed for 50 seconds of the server's clock."""
+        shell.good("send", "slow", "x")
+        receipt = shell.json("receive", "slow", "--visibility", "2m")["messages"][0]["receiptHandle"]
+        shell.good("clock", "advance", "50s")
+        shell.good("ack", "slow", receipt)
+        findings: list[dict[str, Any]] = shell.json("doctor", code=6)["findings"]
+        return [each for each in findings if (each["check"], each["subject"]) == ("visibility timeout", "slow")]
+
+    (finding,) = wait_for(reported)
+    assert finding["level"] == "critical" and finding["remedy"].startswith("baton queue set slow --visibility ")
+    shell.good("queue", "delete", "slow", "--yes")
+    shell.good("queue", "delete", "slow-dead", "--yes")
 
 
 def test_doctor_of_a_data_directory(shell: Shell, filled: ServerProcess, tmp_path: Path) -> None:
