@@ -72,6 +72,13 @@ def test_a_table_is_aligned_and_cut_on_a_terminal() -> None:
     assert list(output.table(("Q",), [("long " * 50,)]))[1] == ("long " * 50).rstrip()
 
 
+def test_optional_columns_are_left_out_where_there_is_no_room() -> None:
+    head, rows = ("QUEUE", "TYPE", "DEPTH", "NOTE"), [["orders", "standard", "5", "late"]]
+    assert output.fitting(head, rows, 80, ("TYPE", "DEPTH")) == (head, rows)
+    assert output.fitting(head, rows, 35, ("TYPE", "DEPTH")) == (["QUEUE", "DEPTH", "NOTE"], [["orders", "5", "late"]])
+    assert output.fitting(head, rows, 10, ("TYPE", "DEPTH"))[0] == ["QUEUE", "NOTE"]
+
+
 def test_bars_over_time_keep_every_peak() -> None:
     values = [0.0] * 100
     values[37] = 8.0

@@ -14,10 +14,11 @@ import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.support import CLEAN, WAIT_S, Shell
+from tests.cli.support import CLEAN, WAIT_S, Shell, wait_for
 from tests.system.process import ServerProcess
 
 
@@ -49,6 +50,13 @@ def test_queues_are_listed_with_their_figures(shell: Shell) -> None:
     assert fifo.split()[:6] == ["emails.fifo", "fifo", "0", "0", "0", "0"]
     assert orders.split()[:6] == ["orders", "standard", "1", "1", "0", "0"]
     assert dead.split()[:6] == ["orders-dead", "standard", "1", "0", "0", "0"]
+
+
+def test_the_list_fits_on_a_terminal(shell: Shell) -> None:
+    for columns in ("80", "60", "200"):
+        said = shell.good("queue", "list", terminal=True, COLUMNS=columns, NO_COLOR="1")
+        assert all(len(line) <= int(columns) for line in said.splitlines()) and "VISIBLE  IN FLIGHT" in said
+    assert "RECV/S" in said and "RECV/S" not in shell.good("queue", "list", terminal=True, COLUMNS="80")
 
 
 def test_the_list_is_searched_sorted_and_cut(shell: Shell) -> None:
@@ -95,6 +103,24 @@ def test_doctor_reports_what_will_hurt(shell: Shell) -> None:
     done = shell("doctor", "--quiet")
     assert done.code == 6 and "    baton queue set orders --max-receives 5\n" in done.out
     assert "ok  clock" not in done.out and "ok  clock" in shell("doctor").out
+
+
+def test_doctor_measures_how_long_messages_are_processed(shell: Shell) -> None:
+    shell.good("queue", "create", "slow", "--visibility", "30s", "--dead-letter-queue", "slow-dead")
+
+    def reported() -> list[dict[str, Any]]:
+        """Each message is processed for 50 seconds of the server's clock."""
+        shell.good("send", "slow", "x")
+        receipt = shell.json("receive", "slow", "--visibility", "2m")["messages"][0]["receiptHandle"]
+        shell.good("clock", "advance", "50s")
+        shell.good("ack", "slow", receipt)
+        findings: list[dict[str, Any]] = shell.json("doctor", code=6)["findings"]
+        return [each for each in findings if (each["check"], each["subject"]) == ("visibility timeout", "slow")]
+
+    (finding,) = wait_for(reported)
+    assert finding["level"] == "critical" and finding["remedy"].startswith("baton queue set slow --visibility ")
+    shell.good("queue", "delete", "slow", "--yes")
+    shell.good("queue", "delete", "slow-dead", "--yes")
 
 
 def test_doctor_of_a_data_directory(shell: Shell, filled: ServerProcess, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 ELLIPSIS = "…"
 CELL_WIDTH_MIN = 8
+LAST_WIDTH_WANTED = 16
 GAP = "  "
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "reverse": "7"}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -49,13 +50,33 @@ def style(text: str, name: str) -> str:
 # --- tables -----------------------------------------------------------------------------------
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = ()) -> None:
-    """Print a table. On a terminal the last column is cut to the width of the screen; elsewhere nothing is cut."""
+def print_table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), optional: Sequence[str] = ()
+) -> None:
+    """Print a table. On a terminal that is too narrow, the `optional` columns are left out, the first one first, and
+    the last column is cut to the width of the screen. Elsewhere the table is complete.
+    """
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if width is not None and optional:
+        head, rows = fitting(head, list(rows), width, optional)
+        right = [name for name in right if name in head]
     lines = list(table(head, rows, right=right, width=width))
     print(style(lines[0], "bold"))
     for line in lines[1:]:
         print(line)
+
+
+def fitting(
+    head: Sequence[str], rows: Sequence[Sequence[str]], width: int, optional: Sequence[str]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """The table without as many optional columns as needed to leave room for the last column."""
+    for name in optional:
+        widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head) - 1)]
+        if sum(widths) + len(GAP) * len(widths) + LAST_WIDTH_WANTED <= width:
+            break
+        left = [column for column, title in enumerate(head) if title != name]
+        head, rows = [head[column] for column in left], [[row[column] for column in left] for row in rows]
+    return head, rows
 
 
 def table(

@@ -40,6 +40,7 @@ LIST_DEFAULT = 100
 PAGE = 1_000
 COLUMNS = ("QUEUE", "TYPE", "VISIBLE", "IN FLIGHT", "DELAYED", "DEAD", "OLDEST", "SENT/S", "RECV/S", "ACK/S", "NOTE")
 NUMBERS = COLUMNS[2:-1]
+OPTIONAL = ("RECV/S", "TYPE", "DELAYED", "ACK/S", "SENT/S")  # left out on a narrow terminal, in this order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +123,7 @@ def _list(server: Server, arguments: argparse.Namespace) -> int:
         what = f"No queue contains {arguments.search!r} in its name" if arguments.search else "There are no queues"
         note(f"{what} at {server.url}. Create one with `baton queue create NAME`.")
     else:
-        print_table(COLUMNS, [summary_row(queue) for queue in queues], right=NUMBERS)
+        print_table(COLUMNS, [summary_row(queue) for queue in queues], right=NUMBERS, optional=OPTIONAL)
         if found["total"] > len(queues):
             note(f"{plural(found['total'] - len(queues), 'more queue')}: use --limit or --all.")
     return 0
