@@ -121,7 +121,7 @@ def test_a_stream_updates_the_blocks_of_its_page() -> None:
     browser.get("/ui")
     ((name, blocks),) = asyncio.run(_first(browser, "/ui%3Frange%3D1h"))
     assert name == "update"
-    assert {"verdict", "live_figures", "live_queues", "live_problems"} == {*blocks}
+    assert {"verdict", "live_figures", "live_queues", "live_problems", "live_alarms"} == {*blocks}
     assert "All well: 14 queues" in blocks["verdict"] and "/ui/queues/orders" in blocks["live_queues"]
     assert "<html" not in "".join(blocks.values())
 

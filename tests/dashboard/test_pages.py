@@ -62,7 +62,22 @@ def test_problems_lead_to_where_they_are_solved(browser: Browser, rest: FakeRest
     assert '<a href="/ui/queues/d">d is late</a>' in page
     text = text_of(page)
     assert text.count("a/b has 2 dead letters") == 1 and "something else" in text
-    assert "2 active alarms , 1 not acknowledged" in text
+
+
+def test_active_alarms_are_listed(browser: Browser, rest: FakeRest) -> None:
+    rest.answers["GET /v1/status"] = samples.status(alarms={"active": 2, "unacknowledged": 1})
+    raised = {"severity": "warning", "raisedAtMs": samples.NOW_MS - 90_000}
+    rest.answers["GET /v1/alarms"] = {
+        "alarms": [
+            {"alarm": "a.b", "text": "orders is late.", **raised},
+            {"alarm": "c", "text": "The disk is full.", **raised, "acknowledgedAtMs": samples.NOW_MS},
+        ]
+    }
+    page = browser.get("/ui")
+    assert '<a href="/ui/alarms/a.b">orders is late.</a>' in page
+    text = text_of(page)
+    assert "Alarms 2 active, 1 not acknowledged" in text
+    assert "The disk is full. raised 1 min ago , acknowledged" in text
 
 
 def test_the_overview_stays_small_whatever_the_names_and_problems_are(browser: Browser, rest: FakeRest) -> None:

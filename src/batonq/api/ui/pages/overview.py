@@ -18,6 +18,7 @@ async def show(view: View) -> Page | Redirect:
         return Redirect("/ui/queues")
     status = await view.backend.get(path_of("status"))
     top = await view.optional("/v1/queues:stats", sort="depth", order="desc", limit=TOP_QUEUES)
+    alarms = await view.optional(path_of("alarms")) if status["alarms"]["active"] else {"alarms": []}
     verdict = status["verdict"]
     links = {problem["text"]: address(problem, view.account) for problem in verdict["problems"][:PROBLEMS_MAX]}
     unsaid = [problem for problem in verdict["problems"] if problem["text"] not in verdict["sentence"]]
@@ -35,6 +36,7 @@ async def show(view: View) -> Page | Redirect:
             "more": len(unsaid) - PROBLEMS_MAX,
             "retries": retries,
             "top": top,
+            "alarms": alarms,
             "range": view.choice("range", RANGES),
         },
     )
