@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.system.process import baton
 from tests.ui.conftest import FLAGS, WAIT_MS
 from tests.ui.page_list import filled_server, paths
 from tools.browser import find_browser, why_missing
@@ -20,6 +22,7 @@ THEMES = ("light", "dark")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="screenshots", help="directory for the pictures (default screenshots)")
+    parser.add_argument("--seconds", type=float, default=30, help="how long the demo runs before (default 30)")
     parser.add_argument("--only", default="", help="only pages whose name contains this text")
     given = parser.parse_args()
     program = find_browser()
@@ -35,11 +38,18 @@ def main() -> int:
     ):
         browser = driver.chromium.launch(executable_path=program, args=list(FLAGS))
         listed = paths(shown)
+        demo = ["demo", "--url", server.url, "--rate", "40", "--seconds"]
+        baton(*demo, str(given.seconds))  # the plots show something
+        living = subprocess.Popen(
+            [sys.executable, "-m", "batonq", *demo, "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         chosen = {name: path for name, path in listed.items() if given.only in name}
         for size in SIZES:
             for theme in THEMES:
                 picture(browser, server.url, chosen, size, theme, out)
         browser.close()
+        living.terminate()
+        living.wait()
     print(f"{len(chosen) * len(SIZES) * len(THEMES)} pictures in {out}")
     return 0
 

@@ -34,6 +34,10 @@ def job(**more: Any) -> dict[str, Any]:
             "Paused: 100 of 214 messages moved to emails. 3 of 4 died again.",
         ),
         (job(state="COMPLETED", moved=214, remaining=0), "Done: 214 messages moved to emails."),
+        (
+            job(state="COMPLETED", moved=214, remaining=0, diedAgain=7),
+            "Done: 214 messages moved to emails. 7 of them dead-lettered again.",
+        ),
         (job(state="CANCELLED"), "Cancelled: 100 of 214 messages moved to emails."),
         (job(kind="delete", targetQueue="", state="COMPLETED", moved=1), "Done: 1 message deleted."),
         (

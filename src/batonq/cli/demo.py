@@ -33,6 +33,7 @@ ONCE_MESSAGES = 400
 ONCE_ROUNDS = 11
 HELD_S = 900.0  # leases that `--once` leaves behind
 START_S = 60.0
+STOP_S = 10.0
 REACH_S = 3.0
 REPORT_S = 10.0
 RETRIES = Retries(attempts=5, deadline=REACH_S)
@@ -76,11 +77,11 @@ async def _act(arguments: argparse.Namespace, url: str) -> int:
             dead = f", dead letters in {part.dead_letter_queue}" if part.dead_letter_queue else ""
             print(f"  {part.queue:20} {part.about}{dead}")
         if arguments.once:
-            await run_once(baton, Random(arguments.seed))
+            await run_once(url, baton, Random(arguments.seed))
         else:
             print(f"Running for {arguments.seconds:g} s at {arguments.rate:g} messages/s. Ctrl-C stops it.", flush=True)
             with suppress(asyncio.CancelledError):
-                await Scenario(queues, arguments.rate, arguments.seed).run(arguments.seconds)
+                await Scenario(url, queues, arguments.rate, arguments.seed).run(arguments.seconds)
         await _summarize(baton)
         print("Remove the queues with: baton demo --remove", flush=True)
     return 0
@@ -132,7 +133,8 @@ async def _summarize(baton: Baton) -> None:
 class Scenario:
     """Producers and workers, for a given time. Each has its own random numbers, derived from the seed."""
 
-    def __init__(self, queues: dict[str, Queue], rate_per_s: float, seed: int) -> None:
+    def __init__(self, url: str, queues: dict[str, Queue], rate_per_s: float, seed: int) -> None:
+        self._url = url
         self._queues = queues
         self._rate_per_s = rate_per_s
         self._seed = seed
@@ -151,7 +153,7 @@ class Scenario:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.wait(tasks, timeout=STOP_S)
 
     async def _watch(self) -> None:
         """Look how full the queues are, so that producers can pause."""
@@ -174,10 +176,16 @@ class Scenario:
 
     async def _work(self, part: Part, name: str) -> None:
         chance = Random(f"{self._seed} {name}")
-        queue = self._queues[part.name]
-        while True:
-            for message in await queue.receive(4, 20.0, consumer=name):
-                await _handle(part, message, chance, chance.uniform(*part.seconds))
+        async with _worker(self._url, name) as baton:
+            queue = baton.queue(part.queue)
+            while True:
+                for message in await queue.receive(4, 20.0):
+                    await _handle(part, message, chance, chance.uniform(*part.seconds))
+
+
+def _worker(url: str, name: str) -> Baton:
+    """A client of its own for each worker, as worker processes have: the server lists workers by name."""
+    return connect(url, retries=RETRIES, consumer=name)
 
 
 async def _send(queue: Queue, part: Part, chance: Random, number: int) -> None:
@@ -224,11 +232,13 @@ async def _heartbeat(message: Message) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
-        with suppress(asyncio.CancelledError, LeaseLost, MessageGone):
-            await task
+        await asyncio.wait([task])  # `await task` could take a cancellation of ours for the task's own
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, (LeaseLost, MessageGone)):
+            raise problem
 
 
-async def run_once(baton: Baton, chance: Random) -> None:
+async def run_once(url: str, baton: Baton, chance: Random) -> None:
     """A fixed scenario: the same messages and failures for the same seed, and no waiting."""
     for part in PARTS:
         queue = baton.queue(part.queue)
@@ -236,11 +246,13 @@ async def run_once(baton: Baton, chance: Random) -> None:
             await _send(queue, part, chance, number)
         if part.workers == 0:
             continue
-        for number in range(ONCE_ROUNDS):
-            name = f"{part.name}-worker-{number % part.workers + 1}"
-            for message in await queue.receive(12, 0.0, consumer=name):
-                await _handle(part, message, chance, 0.0, retry_at_once=True)
-        await queue.receive(2, 0.0, consumer=f"{part.name}-worker-1", visibility=HELD_S)
+        for worker in range(part.workers):
+            async with _worker(url, f"{part.name}-worker-{worker + 1}") as client:
+                mine = client.queue(part.queue)
+                for _ in range(ONCE_ROUNDS):
+                    for message in await mine.receive(12 // part.workers, 0.0):
+                        await _handle(part, message, chance, 0.0, retry_at_once=True)
+                await mine.receive(1, 0.0, visibility=HELD_S)
 
 
 # --- a server of its own ----------------------------------------------------------------------------

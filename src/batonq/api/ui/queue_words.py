@@ -23,6 +23,7 @@ def sentence(queue: Mapping[str, Any], stats: Mapping[str, Any], *, dead_letters
     parts = [_waiting(visible, in_flight, delayed, oldest_s)]
     sla_s = float(queue.get("slaSeconds", 0))
     if sla_s and oldest_s > sla_s:
+        parts[0] = parts[0][0].lower() + parts[0][1:]
         parts.insert(0, f"{duration(oldest_s - sla_s)} behind its SLA of {duration(sla_s)}")
         level = "warning"
     if visible and not in_flight and not stats.get("waitingReceives") and not stats.get("receivedPerSecond"):

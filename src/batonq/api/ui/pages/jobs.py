@@ -27,9 +27,8 @@ async def show_jobs(view: View) -> Page:
 
 async def show_job(view: View) -> Page:
     job = await view.backend.get(path_of("jobs", view.names["job"]))
-    level: Level = (
-        "warning" if job["state"] in ("PAUSED", "FAILED") else "ok" if job["state"] == "COMPLETED" else "plain"
-    )
+    needs = job["state"] in ("PAUSED", "FAILED") or job.get("diedAgain")
+    level: Level = "warning" if needs else "ok" if job["state"] == "COMPLETED" else "plain"
     return Page(
         f"{job['kind'].capitalize()} of {job['sourceQueue']}", "job.html", sentence_of(job), level, {"job": row(job)}
     )
@@ -85,6 +84,7 @@ def sentence_of(job: dict[str, Any]) -> str:
     done = f"{formats.number(job['moved'])} of {formats.plural(shown['total'], 'message')} {shown['verb']}"
     target = f" to {job['targetQueue']}" if job.get("targetQueue") else ""
     why = f" {job['why']}" if job.get("why") else ""
+    again = f" {formats.number(job['diedAgain'])} of them dead-lettered again." if job.get("diedAgain") else ""
     match job["state"]:
         case "RUNNING":
             left = f", about {formats.duration(shown['left_s'])} left" if shown["left_s"] is not None else ""
@@ -92,7 +92,7 @@ def sentence_of(job: dict[str, Any]) -> str:
         case "PAUSED":
             return f"Paused: {done}{target}.{why}"
         case "COMPLETED":
-            return f"Done: {formats.plural(job['moved'], 'message')} {shown['verb']}{target}."
+            return f"Done: {formats.plural(job['moved'], 'message')} {shown['verb']}{target}.{again}"
         case "CANCELLING" | "CANCELLED":
             return f"Cancelled: {done}{target}."
     return f"Failed: {done}{target}.{why}"
