@@ -54,10 +54,15 @@ def test_what_is_known_of_a_consumer() -> None:
     clock.ms += 1_000
     found.settles("ann", "10.9.9.9:1", extended=True)
     found.settles("", "10.7.7.7:1", acked=99)
+    found.settles("", "10.0.0.1:9", b"boto3/1", acked=1)  # another connection of the same program
+    found.settles("", "10.0.0.1:9", b"boto3/2", acked=99)
     [row] = found.rows(7)
-    assert (row.waiting, row.received, row.empty, row.acked, row.failed) == (0, 3, 1, 2, 1)
+    assert (row.waiting, row.received, row.empty, row.acked, row.failed) == (0, 3, 1, 3, 1)
     assert (row.polled_ms, row.seen_ms, row.heartbeat_ms) == (START_MS + 5_000, clock.ms, clock.ms)
     assert found.rows(8) == []
+    found.polls(7, "ben", "10.0.0.1:6", b"boto3/1").answered(0)
+    found.settles("", "10.0.0.1:9", b"boto3/1", acked=1)  # it may be either of them
+    assert [row.acked for row in found.rows(7)] == [3, 0]
 
 
 def test_a_receive_from_several_queues() -> None:
@@ -86,7 +91,7 @@ def test_the_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     clock.ms += noted.KEPT_MS + 1
     assert [row.name for row in found.rows()] == ["c3"], "one whose receive waits is never gone"
     waiting.left()
-    assert found.rows() == [] and not found._at
+    assert found.rows() == [] and not found._at and set(found._on.values()) <= {""}
 
 
 class Other:

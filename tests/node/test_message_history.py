@@ -92,7 +92,7 @@ def test_the_history_goes_on_in_the_dead_letter_queue(tmp_path: Path, shards: in
         assert gone.peeked.view.state == State.DELETED and events(gone)[-2:] == ["moving", "moved"]
         assert gone.peeked.body == b"a"
         assert gone.moved_as == (letter.current_id if shards == 1 else "")
-        # redriven: it has a new id, and the first one finds it too
+        # redriven: it has a new id, and the first one finds it too; what it was in the dead-letter queue is still told
         await node.broker.start_move(dead, None, None)
         await until(lambda: node.shards[queue.shard].host().counters(queue.number).visible == 1)
         await until(lambda: settled(node))
@@ -100,6 +100,12 @@ def test_the_history_goes_on_in_the_dead_letter_queue(tmp_path: Path, shards: in
         assert back.peeked.view.state == State.VISIBLE and back.peeked.current_id != original
         assert events(back)[-1] == "arrived" and back.events[-1].reason == "redrive"
         assert back.complete == (shards == 1) and bool(back.note) == (shards == 2)
+        if shards == 1:
+            passed = await node.broker.messages.find(dead, original)
+            assert passed.peeked.current_id == letter.current_id and passed.moved_as == back.peeked.current_id
+        else:
+            with pytest.raises(MessageNotFound):
+                await node.broker.messages.find(dead, original)
         await node.stop()
 
     run_virtual(main)

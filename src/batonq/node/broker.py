@@ -123,7 +123,12 @@ class Broker(JobControl):
             refresh=self.refresh,
         )
         self.messages = MessageControl(
-            self._spreading.ask, self.peek, self._port, self.queue_by_number, catalog.too_old
+            self._spreading.ask,
+            self.peek,
+            self._port,
+            self.queue_by_number,
+            lambda: self._catalog.current().shards,
+            catalog.too_old,
         )
         self.consumers = Consumers(clock.now_ms)
         self.monitor: ServerMonitor  # set by the node

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 
 from batonq.api import started_operation
-from batonq.api.consumer_names import consumer_named
+from batonq.api.consumer_names import agent_of, consumer_named
 from batonq.api.http import Request
 from batonq.api.rest.codec import MSGPACK, Codec
 from batonq.api.rest.rates import RateBook
@@ -142,8 +142,9 @@ class Call:
 
     def settles(self, *, acked: int = 0, failed: int = 0, extended: bool = False) -> None:
         """Count what the caller did with messages that it held."""
+        request = self.request
         self.broker.consumers.settles(
-            consumer_named(self.request), self.request.peer, acked=acked, failed=failed, extended=extended
+            consumer_named(request), request.peer, agent_of(request), acked=acked, failed=failed, extended=extended
         )
 
 

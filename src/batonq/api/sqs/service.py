@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from batonq.api import started_operation
-from batonq.api.consumer_names import consumer_named
+from batonq.api.consumer_names import agent_of, consumer_named
 from batonq.api.http import Request
 from batonq.api.sqs import permissions
 from batonq.api.sqs.access import Caller
@@ -68,7 +68,7 @@ class Service:
         """Count what the caller did with messages that it held."""
         request = call.request
         self.broker.consumers.settles(
-            consumer_named(request), request.peer, acked=acked, failed=failed, extended=extended
+            consumer_named(request), request.peer, agent_of(request), acked=acked, failed=failed, extended=extended
         )
 
     # --- from an address to a queue

@@ -1,8 +1,9 @@
 """Who consumes messages: a bounded list of the consumers that this node has seen, and what each does.
 
 A consumer is known by the name that it gives itself, or else by its key and address. It is noted once per request, not
-per message. A request that acknowledges messages names no consumer: it is counted for the consumer named in its header,
-or for the one that last polled over the same connection.
+per message. A request that acknowledges messages is counted for the consumer named in its header. Without such a header
+it is counted for the consumer that last polled over the same connection, or for the only one that polled from the same
+host with the same User-Agent.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class Consumers:
         self._now_ms = now_ms
         self._by_name: dict[str, Consumer] = {}  # the one that was seen longest ago comes first
         self._at: dict[str, str] = {}  # address → name of the consumer that last polled from there
+        self._on: dict[tuple[str, bytes], str] = {}  # host and User-Agent → name; empty if several consumers share them
         self._everywhere: Everywhere | None = None
 
     def __len__(self) -> int:
@@ -154,11 +156,14 @@ class Consumers:
     def polls(self, queue: int, name: str, address: str, agent: bytes) -> OpenPoll:
         """A receive has begun."""
         consumer = self._seen(name)
-        if consumer.address != address:
+        if consumer.address != address or consumer.agent != agent:
             self._at.pop(consumer.address, None)
-            consumer.address = address
+            consumer.address, consumer.agent = address, agent
             self._at[address] = name
-        consumer.agent = agent
+            place = _host(address), agent
+            if len(self._on) >= CONSUMERS_MAX:
+                self._on.clear()
+            self._on[place] = name if self._on.get(place, name) == name else ""
         polls = self._polls_of(consumer, queue)
         return OpenPoll(consumer, polls, self._now_ms)
 
@@ -177,9 +182,18 @@ class Consumers:
         polls.last_ms = consumer.seen_ms
         return polls
 
-    def settles(self, name: str, address: str, *, acked: int = 0, failed: int = 0, extended: bool = False) -> None:
+    def settles(
+        self,
+        name: str,
+        address: str,
+        agent: bytes = b"",
+        *,
+        acked: int = 0,
+        failed: int = 0,
+        extended: bool = False,
+    ) -> None:
         """Messages are acknowledged, returned, or kept longer. `name` is empty if the request has none."""
-        name = name or self._at.get(address, "")
+        name = name or self._at.get(address) or self._on.get((_host(address), agent), "")
         if not name:
             return
         consumer = self._seen(name)
@@ -204,6 +218,9 @@ class Consumers:
         consumer = self._by_name.pop(name)
         if self._at.get(consumer.address) == name:
             del self._at[consumer.address]
+        place = _host(consumer.address), consumer.agent
+        if self._on.get(place) == name:
+            del self._on[place]
 
     # --- listing
 
@@ -250,6 +267,10 @@ class Consumers:
                 row = ConsumerRow(*values)._replace(node=part.node)
                 found[row.name] = found[row.name].merged(row) if row.name in found else row
         return [found[name] for name in sorted(found)]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
 
 
 def _waiting(consumer: Consumer) -> bool:

@@ -4,7 +4,7 @@ edits or retries it. Groups dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from batonq.node.messages.peek import ANY_MESSAGE, PeekFilter, PeekPage
 from batonq.node.routing.ports import ShardPort
 
 T = TypeVar("T")
+ANY_QUEUE = 0
 MOVES_MAX = 8  # earlier places of a message that its history includes
 ELSEWHERE = "The events before the message arrived are on another shard and are not included."
 
@@ -43,9 +44,11 @@ class MessageControl:
         peek: Peek,
         port: Callable[[int], ShardPort],
         queue_by_number: Callable[[int], Queue | None],
+        shards: Callable[[], Container[int]],
         too_old: Callable[[int], Awaitable[str]],
     ) -> None:
         """`too_old` names the nodes that cannot read a version of the log format."""
+        self._shards = shards
         self._too_old = too_old
         self._queue_by_number = queue_by_number
         self._ask = ask
@@ -66,10 +69,31 @@ class MessageControl:
             for moved in page.messages:
                 found = await self._at(queue, *place_of(queue, moved.current_id)) or found
         if found is None:
+            found = await self._passed_through(queue, shard, sequence)
+        if found is None:
             raise MessageNotFound(
                 f"Queue {queue.name} does not have the message {message}, and the retained log has no trace of it."
             )
         return await self._with_earlier_places(found)
+
+    async def _passed_through(self, queue: Queue, shard: int, sequence: int) -> MessageFound | None:
+        """A message that was sent elsewhere with this id, was moved to the queue, and has left it again. Moves within
+        one shard can be followed.
+        """
+        with suppress(BatonError):
+            for _ in range(MOVES_MAX):
+                moved = await self._on_shard(shard, ANY_QUEUE, sequence)
+                place = parse_message_id(moved.moved_as) if moved is not None and moved.moved_as else None
+                if place is None:
+                    return None
+                shard, sequence = place
+                found = await self._at(queue, shard, sequence) if shard in queue.shards else None
+                if found is not None:
+                    return found
+        return None
+
+    async def _on_shard(self, shard: int, queue: int, sequence: int) -> MessageFound | None:
+        return await self._port(shard).message(queue, sequence) if shard in self._shards() else None
 
     async def _at(self, queue: Queue, shard: int, sequence: int) -> MessageFound | None:
         return await self._ask(queue, shard, lambda port: port.message(queue.number, sequence))
@@ -146,7 +170,7 @@ class MessageControl:
             if past is None or place is None or place[0] != oldest.from_shard or not past.source_queue:
                 return found._replace(note=found.note or ELSEWHERE)
             try:
-                before = await self._port(place[0]).message(past.source_queue, place[1])
+                before = await self._on_shard(place[0], past.source_queue, place[1])
             except BatonError:
                 before = None
             if before is None:

@@ -117,7 +117,9 @@ def _row(frame: Frame, at: int) -> _Row:
 
 
 async def find_with_history(host: ShardHost, queue: int, sequence: int) -> MessageFound | None:
-    """A message with its history; None if neither the queue nor the retained log has the message."""
+    """A message with its history; None if neither the queue nor the retained log has the message. With the queue 0, a
+    message of any queue that is no longer there is found.
+    """
     try:
         slot = await first_after(host, queue, sequence - 1)
     except QueueDoesNotExist:
@@ -267,9 +269,9 @@ class _Gone:
     def _note(self, frame: Frame, at: int) -> None:
         row = _row(frame, at)
         if self._created is None:
-            if row.kind not in (Type.SENT, Type.ARRIVED) or row.queue != self._queue:
+            if row.kind not in (Type.SENT, Type.ARRIVED) or self._queue not in (0, row.queue):
                 return
-            self._created = row
+            self._created, self._queue = row, row.queue
         event = _event(row, frame)
         if event is not None:
             self._events.append(event)
