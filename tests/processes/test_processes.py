@@ -17,6 +17,7 @@ from batonq.log.ownership import LockFileOwnership, SharedDirectory
 from batonq.node.processes.place import Place, ToldOwners
 from batonq.node.settings import Settings
 from tests.node.nodes import make_send
+from tests.node.stage import Shown
 from tests.processes.server import Processes
 from tests.support import brokers
 
@@ -154,6 +155,33 @@ def test_a_catalog_that_does_not_fit_is_read_anew(tmp_path: Path) -> None:
         await asyncio.wait_for(second.reached(first.current().version), 20)
         assert second.replica() is not before
         assert processes.nodes[1].broker.queue(ACCOUNT, "queue").tags == {"a": "b"}
+
+    run(tmp_path, main)
+
+
+def test_metrics_cover_all_processes_and_say_whose_they_are(tmp_path: Path) -> None:
+    async def main(processes: Processes) -> None:
+        broker = processes.nodes[0].broker
+        for name, count in (("even", 1), ("odd", 2)):
+            queue = await broker.create_queue(ACCOUNT, name, {}, {})
+            await brokers.send(broker, queue, [make_send("x")] * count)
+            found = await brokers.receive(broker, queue, 1, None, 0, "tester")
+            await brokers.delete(broker, queue, [delivery.receipt for delivery in found])
+            await brokers.receive(broker, queue, 10, 0, 0, "tester")
+            if name == "even":
+                await brokers.receive(broker, queue, 10, 0, 0, "tester")
+        for node in processes.nodes.values():
+            shown = Shown((await node.metrics.text()).decode())
+            assert shown.sum("baton_queue_deleted_total", {"queue": "odd"}) == 1
+            assert shown.sum("baton_queue_wait_seconds_count") == 3, "of both processes"
+            assert shown.sum("baton_queue_empty_receives_total", {"queue": "even"}) == 2
+            assert shown.sum("baton_shard_up") == 2
+            for name, samples in shown.samples.items():
+                processes_told = {labels.get("process") for labels, _ in samples}
+                per_process = name.startswith(("process_", "python_", "baton_limit", "baton_event_loop", "baton_disk"))
+                assert processes_told == ({"p0", "p1"} if per_process else processes_told), name
+                if {"queue", "shard"} & samples[0][0].keys():
+                    assert processes_told == {None}, name
 
     run(tmp_path, main)
 

@@ -152,3 +152,16 @@ def test_anything_else_is_refused(secured: TestServer, more: dict[str, Any]) -> 
 def test_the_document_is_for_everybody(secured: TestServer) -> None:
     status, answer = ask(secured, "GET", "/v1/openapi.json", after=unsigned)
     assert status == 200 and answer["openapi"].startswith("3.1")
+
+
+def test_series_and_figures_are_those_of_the_account(secured: TestServer) -> None:
+    assert ask(secured, "POST", "/v1/queues", {"name": "seen"})[0] in (200, 201)
+    status, answer = ask(secured, "GET", "/v1/queues:stats?search=seen")
+    assert status == 200 and [queue["name"] for queue in answer["queues"]] == ["seen"]
+    assert ask(secured, "GET", "/v1/queues/seen/series")[0] == 200
+    assert ask(secured, "GET", "/v1/series")[0] == 200
+    status, answer = ask(secured, "GET", "/v1/queues:stats", key="BTNOTHER")
+    assert (status, answer["total"]) == (200, 0), "another account's queues are not counted"
+    assert ask(secured, "GET", "/v1/queues/seen/series", key="BTNOTHER")[0] == 404
+    status, answer = ask(secured, "GET", "/v1/series", key="BTNOTHER")
+    assert status == 403 and "whole server" in answer["detail"]
