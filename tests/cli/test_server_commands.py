@@ -34,6 +34,25 @@ def test_config_shows_where_each_value_comes_from(shell: Shell) -> None:
     assert [each["name"] for each in only] == ["drain_s"]
 
 
+def test_config_without_a_server(nowhere: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "baton.toml"
+    file.write_text('shards = 3\nlog_url = "postgres://user:hush@db/queues"\n')
+    settings = {
+        each["name"]: each for each in nowhere.json("config", "show", "--local", "--config", str(file))["settings"]
+    }
+    assert (settings["shards"]["value"], settings["shards"]["origin"], settings["shards"]["file"]) == (
+        3,
+        "file",
+        str(file),
+    )
+    assert settings["log_url"]["value"] == "postgres://user:***@db/queues"
+    assert "\nshards  " in nowhere.good("config", "show", "--local", "shards")
+    file.write_text("shrads = 3\n")
+    wrong = nowhere("config", "show", "--local", "--config", str(file))
+    assert wrong.code == 1 and "unknown setting 'shrads'. Did you mean shards?" in wrong.err
+    assert nowhere("config", "show", "--config", str(file)).code == 2
+
+
 def test_the_clock_of_a_development_server(shell: Shell) -> None:
     before = shell.json("status")["atMs"]
     assert shell.json("clock", "advance", "1h")["nowMs"] >= before + 3_600_000

@@ -291,6 +291,16 @@ def test_a_cluster_is_told_what_to_use_instead(tmp_path: Path) -> None:
     run_virtual(main)
 
 
+def test_without_history_reads_there_is_no_backup(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, history_rate_bytes=0)
+        with pytest.raises(InvalidInput, match="--history-rate-bytes 0"):
+            await node.backups.create()
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_a_shard_that_is_not_served_is_named(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=2)

@@ -297,9 +297,10 @@ class Server:
         """
         target = f"{self._prefix}{path}?{urlencode({name: _text(value) for name, value in query.items()})}"
         response, answer = self._exchange("GET", target, b"", timeout_s)
-        if response.status in (429, 503):
-            wait = response.getheader("Retry-After", "1")
-            return b"", min(float(wait) if wait.isdecimal() else 1.0, RETRY_MAX_S)
+        wait = response.getheader("Retry-After", "1")
+        wait_s = float(wait) if wait.isdecimal() else 1.0
+        if response.status in (429, 503) and wait_s <= RETRY_MAX_S:
+            return b"", wait_s
         if response.status != 200:
             self._decoded(path, response, answer)
         return answer, None

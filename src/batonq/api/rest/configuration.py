@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 from batonq.api.rest.service import Answer, Call
 from batonq.api.rest.shapes import Answered
 from batonq.node.configuration import Origin, show
+from batonq.node.settings import Settings
 
 
 class SettingValue(Answered):
@@ -30,5 +31,8 @@ class Config(Answered):
 
 async def get_config(call: Call) -> Answer:
     call.require_operator(write=False)
-    shown = show(call.broker.settings)
-    return Answer(200, Config([SettingValue(**{**asdict(one), "file": one.file or UNSET}) for one in shown]))
+    return Answer(200, config_of(call.broker.settings))
+
+
+def config_of(settings: Settings) -> Config:
+    return Config([SettingValue(**{**asdict(one), "file": one.file or UNSET}) for one in show(settings)])

@@ -89,6 +89,11 @@ class Backups:
                 "The nodes of a cluster share their log and cannot be backed up through one node. Back up the log with "
                 "the tools of its store: `nats stream backup` for NATS JetStream, `pg_dump` for PostgreSQL."
             )
+        if not self._settings.history_rate_bytes:
+            raise InvalidInput(
+                "History reads are disabled (--history-rate-bytes 0), so a backup could not be read. Set another "
+                "value, or stop the server and copy its data directory."
+            )
         async with self._creating:
             backup = self._random_bytes(ID_BYTES).hex()
             try:
