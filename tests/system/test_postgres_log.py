@@ -71,6 +71,22 @@ def test_all_that_a_node_knows_is_in_the_database(tmp_path: Path, log: str) -> N
         assert second.terminate() == 0
 
 
+def test_a_backup_is_restored_into_a_directory_with_its_own_log(tmp_path: Path, log: str) -> None:
+    with serve(tmp_path / "first", log, "--shards", "2") as first:
+        client = sqs(first.url)
+        queue = client.create_queue(QueueName="work")["QueueUrl"]
+        send(client, queue, range(60))
+        done = baton("backup", "--output", str(tmp_path / "saved"), "--url", first.url)
+        assert done.returncode == 0, done.stderr
+        send(client, queue, range(60, 70))
+        assert first.terminate() == 0
+    assert baton("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "restored")).returncode == 0
+    with ServerProcess(tmp_path / "restored") as restored:
+        client = sqs(restored.url)
+        assert sorted(drain(client, client.get_queue_url(QueueName="work")["QueueUrl"])) == list(range(60))
+        assert restored.terminate() == 0
+
+
 def test_another_node_takes_over_from_one_that_was_killed_and_only_then(tmp_path: Path, log: str) -> None:
     with serve(tmp_path / "first", log) as first:
         client = sqs(first.url)
