@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from batonq.cli import tail
+from batonq.cli import send, tail
 from batonq.cli.connection import Server
 from batonq.core.spread import NUMBER_BITS
+from batonq.errors import OverLimit
 from tests.cli.support import Shell, check_shape
 from tests.system.process import Client, ServerProcess
 
@@ -93,6 +94,30 @@ def test_many_messages_go_in_batches(shell: Shell, queue: str) -> None:
     body = b"".join(b"line %d\n" % number for number in range(1_234))
     assert shell.good("send", queue, "--lines", "-", stdin=body) == f"Sent 1,234 messages to {queue}.\n"
     assert shell.json("queue", "show", queue)["stats"]["visible"] == 1_234
+
+
+def test_an_error_says_how_many_messages_were_sent(shell: Shell, queue: str) -> None:
+    lines = b'{"body": 1}\n' * 600 + b"no json\n"
+    done = shell("send", queue, "--json-lines", "-", stdin=lines)
+    assert done.code == 1 and "500 messages were sent before this error:" in done.err
+    assert "Line 601 of - is not a JSON object" in done.err
+    assert shell.json("queue", "show", queue)["stats"]["visible"] == 500
+
+
+def test_a_batch_waits_while_the_server_is_over_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [OverLimit("too fast"), OverLimit("too fast"), {"results": [{"messageId": "m"}]}]
+    pauses: list[float] = []
+
+    class Limited:
+        def post(self, path: str, body: bytes) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, OverLimit):
+                raise answer
+            return answer
+
+    monkeypatch.setattr("time.sleep", pauses.append)
+    assert send._send_batch(cast(Server, Limited()), "q", [b"{}"]) == [{"messageId": "m"}]
+    assert pauses == [0.5, 1.0]
 
 
 def test_a_refused_message_of_many_is_named(shell: Shell) -> None:

@@ -7,7 +7,6 @@ is using. If no server is named by a flag, the environment or a context, the def
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import stat
@@ -17,20 +16,13 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 from urllib.parse import quote
 
-import msgspec
-
-from batonq.api.rest.key_shapes import Keys
-from batonq.api.rest.keys import shown, shown_once
 from batonq.cli.actions import add_action
 from batonq.cli.connection import add_operator_arguments, connect, names_server
 from batonq.cli.output import moment, print_json, print_table
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.server import find_if_running
 from batonq.core.catalog.entries import ROLES, WRITE
-from batonq.core.catalog.machine import Catalog
 from batonq.errors import InvalidInput
-from batonq.node.catalog.access_keys import create_key, list_keys
-from batonq.node.node import Node
 from batonq.node.settings import LOG_VARIABLE, Settings
 
 DEFAULTS = Settings()
@@ -87,8 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     """The answer of the REST API, or the same answer from a data directory that no server is using."""
     if arguments.data and not arguments.url and find_if_running(arguments.data) is None:
-        answer = asyncio.run(_offline(Settings(data=arguments.data, log_url=arguments.log_url), arguments))
-        return msgspec.to_builtins(answer)  # type: ignore[no-any-return]
+        from batonq.cli.keys_offline import change_keys  # loads the node, which a running server does not need here
+
+        return change_keys(Settings(data=arguments.data, log_url=arguments.log_url), arguments)
     method, path, body = _request(arguments)
     return connect(arguments).call(method, path, body)  # type: ignore[no-any-return]
 
@@ -104,27 +97,6 @@ def _request(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any] | 
     if arguments.expires is not None:
         body["expiresInSeconds"] = round(arguments.expires)
     return "POST", "/v1/keys", body
-
-
-async def _offline(settings: Settings, arguments: argparse.Namespace) -> msgspec.Struct:
-    node = Node(settings)
-    async with node.only_catalog() as catalog:
-        now_ms = node.clock.now_ms()
-        if arguments.action == "list":
-            return Keys([shown(key, now_ms) for key in list_keys(catalog.current())])
-        if arguments.action != "create":
-            disabled = arguments.action == "disable"
-            return shown(await catalog.change(Catalog.disable_key, arguments.id, disabled=disabled), now_ms)
-        created = await create_key(
-            catalog,
-            node.world.random_bytes,
-            account=arguments.key_account or settings.account,
-            own_account=arguments.key_account or settings.account,  # which account is the server's, only a server knows
-            name=arguments.name,
-            role=arguments.role,
-            expires_ms=0 if arguments.expires is None else now_ms + round(arguments.expires * 1000),
-        )
-        return shown_once(created, now_ms)
 
 
 def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:

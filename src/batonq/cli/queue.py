@@ -212,6 +212,7 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
             ("size", size(stats["bytes"])),
             ("oldest message", duration(stats["oldestAgeSeconds"]) if stats["oldestAgeSeconds"] else "-"),
             ("waiting receives", str(stats["waitingReceives"])),
+            ("rates", _rates(stats)),
             ("sent", str(stats["sent"])),
             ("received", str(stats["received"])),
             ("acknowledged", str(stats["deleted"])),
@@ -228,6 +229,11 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
         print(style("tags", "bold"))
         print_fields(sorted(queue["tags"].items()))
     return 0
+
+
+def _rates(stats: dict[str, Any]) -> str:
+    names = (("sentPerSecond", "sent"), ("receivedPerSecond", "received"), ("deletedPerSecond", "acknowledged"))
+    return ", ".join(f"{rate(stats.get(field))} {word}" for field, word in names) + " per second"
 
 
 def _create(server: Server, arguments: argparse.Namespace) -> int:

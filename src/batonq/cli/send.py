@@ -6,6 +6,7 @@ import argparse
 import base64
 import json
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from batonq.cli.exit_codes import FAILED, WrongUsage
 from batonq.cli.output import note, plural, print_json
 from batonq.cli.progress import Progress
 from batonq.cli.quantities import parse_duration_s
-from batonq.errors import InvalidInput
+from batonq.errors import BatonError, InvalidInput, OverLimit
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 2 << 20  # the server accepts requests of 4 MiB
@@ -22,6 +23,7 @@ BODY_BYTES_MAX = 4 << 20
 STDIN = "-"
 PRIORITIES = ("lowest", "low", "normal", "high", "highest")
 FAILURES_SHOWN = 10
+PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -225,10 +227,13 @@ def _with_options(line: bytes, common: dict[str, Any], where: str) -> bytes:
 def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable[bytes]) -> int:
     results: list[dict[str, Any]] = []
     with Progress(f"Sending to {arguments.queue}", 0) as bar:
-        for batch in batches(messages):
-            body = b'{"messages": [' + b",".join(batch) + b"]}"
-            results += server.post(queue_path(arguments.queue, "messages:batch"), body)["results"]
-            bar.update(len(results))
+        try:
+            for batch in batches(messages):
+                results += _send_batch(server, arguments.queue, batch)
+                bar.update(len(results))
+        except BatonError:
+            note(f"baton: {plural(len(results), 'message')} were sent before this error:")
+            raise
     failed = [result for result in results if "error" in result]
     sent = len(results) - len(failed)
     if arguments.json:
@@ -241,6 +246,17 @@ def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable
     if len(failed) > FAILURES_SHOWN:
         note(f"baton: {plural(len(failed) - FAILURES_SHOWN, 'more message')} were refused.")
     return FAILED if failed else 0
+
+
+def _send_batch(server: Server, queue: str, batch: list[bytes]) -> list[dict[str, Any]]:
+    """One result per message. While the server is over a limit, the batch waits: it was refused as a whole."""
+    body = b'{"messages": [' + b",".join(batch) + b"]}"
+    for pause_s in PAUSES_S:
+        try:
+            return server.post(queue_path(queue, "messages:batch"), body)["results"]  # type: ignore[no-any-return]
+        except OverLimit:
+            time.sleep(pause_s)
+    return server.post(queue_path(queue, "messages:batch"), body)["results"]  # type: ignore[no-any-return]
 
 
 def batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
