@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from nats.js.api import ClusterInfo, PeerInfo, StreamConfig, StreamInfo, StreamState
 
 from batonq.errors import LogError
 from batonq.log.frames import NO_DIGEST
 from batonq.log.interface import Room
 from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.backend import replica_lags
 from batonq.log.jetstream.store import JetStreamStore
 from tests.log.conformance import LogConformance
 from tests.log.fars import JetStreamFar
@@ -91,3 +93,13 @@ def test_a_stream_that_is_full_says_so_and_goes_on_when_there_is_room(
         world.run(run(world))
     finally:
         world.close()
+
+
+def test_replicas_that_are_behind_are_told() -> None:
+    peers = [PeerInfo(name="n2", current=True, lag=None), PeerInfo(name="n3", current=False, lag=12)]
+    stream = StreamInfo(
+        config=StreamConfig(), state=StreamState(0, 0, 0, 0, 0), cluster=ClusterInfo(leader="n1", replicas=peers)
+    )
+    assert replica_lags(stream) == (("n2", 0), ("n3", 12))
+    assert replica_lags(replace(stream, cluster=None)) == ()
+    assert replica_lags(replace(stream, cluster=ClusterInfo(leader="n1"))) == ()

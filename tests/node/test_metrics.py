@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from batonq.log.replicated_log import MirroredLog
 from batonq.node.jobs.job_control import Redrive
 from batonq.node.monitoring import metrics
 from batonq.node.monitoring.cluster_view import Position, Told
@@ -36,6 +37,7 @@ ELSEWHERE = {  # metrics that other tests move
     "baton_ownership_changes_total": "test_a_cluster_counts_owners_and_followers_that_are_behind",
     "baton_follower_lag_frames": "test_a_cluster_counts_owners_and_followers_that_are_behind",
     "baton_follower_lag_seconds": "test_a_cluster_counts_owners_and_followers_that_are_behind",
+    "baton_replica_lag_frames": "test_a_cluster_counts_owners_and_followers_that_are_behind",
     "baton_cluster_nodes": "test_a_cluster_counts_owners_and_followers_that_are_behind",
     "baton_certificate_expiry_timestamp_seconds": "tests/system/test_tls.py",
 }
@@ -656,6 +658,14 @@ def test_a_cluster_counts_owners_and_followers_that_are_behind(tmp_path: Path) -
         behind = await shown(follower)
         assert behind.sum("baton_follower_lag_frames", shard) == 2
         assert behind.sum("baton_follower_lag_seconds", shard) == pytest.approx(5, abs=1)
+        log = owner.keeper(queue.shard).host().log
+        assert isinstance(log, MirroredLog)
+        log.replica_lags = (("nats-2", 0), ("nats-3", 7))
+        lag = (await shown(owner)).samples["baton_replica_lag_frames"]
+        assert [(labels["replica"], value) for labels, value in lag if labels["shard"] == shard["shard"]] == [
+            ("nats-2", 0),
+            ("nats-3", 7),
+        ]
         changes = (await shown(follower)).sum("baton_ownership_changes_total", shard)
         await owner.ownership_loop.move(queue.shard, follower.settings.node)
         await nodes.until(lambda: nodes.owner(queue.shard) is follower)

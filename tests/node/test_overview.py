@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.node.monitoring.everywhere import Everywhere, Part
-from batonq.node.monitoring.overview import Overview, QueueReading
+from batonq.node.monitoring.overview import Overview, OverviewReader, QueueReading
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual
@@ -194,3 +196,46 @@ def test_rates_are_over_the_last_half_minute(tmp_path: Path) -> None:
 def test_an_unknown_node_cannot_be_asked() -> None:
     with pytest.raises(BatonError, match="Unknown node 'b'"):
         asyncio.run(Everywhere("a").others.ask("b", "read", b"", 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_not_read_again_has_not_changed(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        broker = node.broker
+        dead = await broker.create_queue(ACCOUNT, "dead", {}, {})
+        arn = f"arn:aws:sqs:us-east-1:{ACCOUNT}:{dead.name}"
+        redrive = {"RedrivePolicy": f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":2}}'}
+        queues = [await broker.create_queue(ACCOUNT, f"orders-{number}", redrive, {}) for number in range(3)]
+        queues.append(await broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {}))
+        held: list[tuple[Any, Any]] = []
+        for _ in range(60):
+            queue = random.choice(queues)
+            match random.randrange(6):
+                case 0 | 1:
+                    await send(node, queue, *"ab", delay_ms=random.choice((None, 5_000)))
+                case 2:
+                    held += [(queue, delivery) for delivery in await receive(node, queue, 2, visibility_ms=10_000)]
+                case 3 if held:
+                    owner, delivery = held.pop()
+                    await brokers.delete(broker, owner, [delivery.receipt])
+                case 4:
+                    await asyncio.sleep(random.choice((0.5, 6, 12)))
+                case _:
+                    attributes = {"MessageRetentionPeriod": str(random.randrange(60, 3_600))}
+                    await broker.set_attributes(queue, attributes)
+            await node.overview()
+            await asyncio.sleep(random.choice((0, 0.1)))
+            reader, catalog = node._overview_reader, node.catalog.current()
+
+            def all_read(reader: OverviewReader = reader, catalog: Catalog = catalog) -> list[QueueReading | None]:
+                return [reader._read_queue(catalog, entry, node.shards, {}) for entry in catalog.queues.values()]
+
+            kept = all_read()
+            reader._kept.clear()
+            assert all_read() == kept
+        await node.stop()
+
+    run_virtual(main)

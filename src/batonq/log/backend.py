@@ -39,6 +39,7 @@ class Bounds(NamedTuple):
     first: int
     next: int
     room: Room = Room.PLENTY
+    replica_lags: tuple[tuple[str, int], ...] = ()  # replicas of the store, and how many frames each is behind
 
 
 class Entry(NamedTuple):

@@ -63,6 +63,7 @@ class MirroredLog:
         self._failed: BaseException | None = None
         self._closed = False
         self._room = Room.PLENTY  # of the remote store
+        self.replica_lags: tuple[tuple[str, int], ...] = ()  # of the remote store, as last seen
         self._looked_s = self._loop.time()
         self._dropped = 0  # the first frame of the remote store, as far as known
 
@@ -96,7 +97,7 @@ class MirroredLog:
             raise
         log._files = log._intake.files
         log._dropped = bounds.first
-        log._room = bounds.room
+        log._room, log.replica_lags = bounds.room, bounds.replica_lags
         return log
 
     @property
@@ -315,7 +316,7 @@ class MirroredLog:
                 await self._backend.drop_front(first)
                 self._dropped = first
             bounds = await self._backend.bounds()
-            self._room = bounds.room
+            self._room, self.replica_lags = bounds.room, bounds.replica_lags
             if self._following is not None and bounds.first > self._files.first:
                 self._files.drop_front(bounds.first)
         except BatonError as problem:  # the next tick retries; an append will report a serious error

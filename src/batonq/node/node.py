@@ -27,6 +27,7 @@ from batonq.log.file_log import FileLogSettings
 from batonq.log.interface import Log, Ownership
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import LockFileOwnership, MirrorDirectory
+from batonq.log.replicated_log import MirroredLog
 from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
@@ -40,9 +41,10 @@ from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
 from batonq.node.context import NodeContext
 from batonq.node.messages.receipts import Receipts
-from batonq.node.monitoring import cluster_view
+from batonq.node.monitoring import cluster_view, metrics
 from batonq.node.monitoring.cluster_view import ClusterView, Told
 from batonq.node.monitoring.everywhere import Everywhere
+from batonq.node.monitoring.exposition import Families, joined, label, many
 from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.monitoring.node_metrics import NodeMetrics
 from batonq.node.monitoring.overview import Overview, OverviewReader
@@ -356,6 +358,7 @@ class Node:
             label_name=self.process_label,
             node=self.settings.node if self.in_cluster else "",
         )
+        self.metrics.sources.append(self._replica_metrics)
         self.broker.consumers.join(self.everywhere)
         self.alarm_desk = AlarmDesk(
             self.settings,
@@ -557,6 +560,21 @@ class Node:
 
     async def _overview_for_metrics(self) -> Overview:
         return await self.overview()
+
+    def _replica_metrics(self) -> Families:
+        """How far the replicas of the logs are behind, for the shards that this node serves."""
+        logs = [keeper.host().log for keeper in self.shards if keeper.serving]
+        return [
+            many(
+                metrics.REPLICA_LAG,
+                [
+                    (joined(f'shard="{log.shard}"', label("replica", replica)), lag)
+                    for log in logs
+                    if isinstance(log, MirroredLog)
+                    for replica, lag in log.replica_lags
+                ],
+            )
+        ]
 
     def _entries(self) -> Mapping[int, QueueEntry]:
         """The queues of the catalog, as far as they are known now."""

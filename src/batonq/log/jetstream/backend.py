@@ -32,6 +32,12 @@ RESERVE_PART = 10  # a tenth of the stream's limit
 GONE_S = 10.0  # how long a stream must be missing before it counts as deleted
 
 
+def replica_lags(info: StreamInfo) -> tuple[tuple[str, int], ...]:
+    """How many messages each replica of a stream is behind its leader."""
+    replicas = (info.cluster.replicas or ()) if info.cluster is not None else ()
+    return tuple((peer.name or "", peer.lag or 0) for peer in replicas)
+
+
 class JetStreamBackend:
     def __init__(
         self,
@@ -66,7 +72,7 @@ class JetStreamBackend:
                 "deleted. Nothing was skipped. The shard is stopped until an operator has repaired or "
                 "restored the log."
             )
-        return Bounds(first, stop, self._room(state.bytes, config.max_bytes or -1))
+        return Bounds(first, stop, self._room(state.bytes, config.max_bytes or -1), replica_lags(info))
 
     def _room(self, used: int, limit: int) -> Room:
         if limit > 0 and used > limit - limit // (RESERVE_PART * RESERVE_PART):

@@ -174,6 +174,11 @@ FOLLOWER_LAG_FRAMES = gauge(
 FOLLOWER_LAG_SECONDS = gauge(
     "baton_follower_lag_seconds", "Time since a follower that is behind last read a frame of the shard; 0 if it is not."
 )
+REPLICA_LAG = gauge(
+    "baton_replica_lag_frames",
+    "Number of frames of a shard that a replica of its log in NATS JetStream is behind the leader, as the shard's "
+    "owner last saw it.",
+)
 CLUSTER_NODES = gauge("baton_cluster_nodes", "Number of live nodes of the cluster, as this node sees them.")
 HISTORY_BYTES = counter("baton_history_bytes_total", "Number of bytes of history served.")
 HISTORY_READERS = gauge("baton_history_readers", "Number of history reads in progress or waiting for new frames.")

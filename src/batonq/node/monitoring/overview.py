@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from batonq import __version__
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Counters
+from batonq.core.shard.state.queue_state import GAUGES, SOFT, TOTALS
 from batonq.errors import BatonError
 from batonq.node.alarms.book import Alarm, AlarmBook, merged
 from batonq.node.catalog.catalog_host import CatalogHost
@@ -126,6 +128,7 @@ class Overview:
         return min((node.started_ms for node in self.nodes if node.started_ms), default=0)
 
 
+_seen_of = attrgetter(*GAUGES, *TOTALS, *SOFT, "head")
 NO_COUNTERS = Counters(*(0,) * len(Counters._fields))
 DECODER = msgspec.msgpack.Decoder(Overview)
 
@@ -158,6 +161,8 @@ class OverviewReader:
         self._archiving = archiving
         self._sampler = sampler
         self._last: Overview | None = None
+        # by queue: the catalog's version, what was seen of its slices, and the reading
+        self._kept: dict[int, tuple[int, list[tuple[int, ...]], QueueReading]] = {}
 
     async def read(self) -> Overview:
         """All queues and shards, from committed state. If the disk hangs, the queues that were last read."""
@@ -196,6 +201,8 @@ class OverviewReader:
         overview = Overview(self._now_ms())
         catalog = self._catalog.current()
         blocked = await self._blocked_groups()
+        for number in [number for number in self._kept if number not in catalog.queues]:
+            del self._kept[number]
         entries = sorted(catalog.queues.values(), key=lambda entry: (entry.account, entry.name))
         for start in range(0, len(entries), READ_AT_ONCE):
             serving = {keeper.number: keeper for keeper in self._shards if keeper.serving and _advance(keeper)}
@@ -241,10 +248,31 @@ class OverviewReader:
     def _read_queue(
         self, catalog: Catalog, entry: QueueEntry, keepers: Sequence[ShardKeeper], blocked: dict[tuple[int, int], int]
     ) -> QueueReading | None:
-        number, policy = entry.number, entry.policy
-        read = [keeper for keeper in keepers if number in keeper.host().shard.queues]
+        """The reading of a queue; None if none of its shards can be read. What did not change is not read again."""
+        number = entry.number
+        read: list[ShardKeeper] = []
+        seen: list[tuple[int, ...]] = []
+        for keeper in keepers:
+            queue = keeper.host().shard.queues.get(number)
+            if queue is not None and not queue.closed:
+                read.append(keeper)
+                seen.append((keeper.number, *_seen_of(queue)))
         if not read:
             return None
+        version, seen_before, kept = self._kept.get(number, (-1, [], None))
+        if kept is None or version != catalog.version or seen != seen_before:
+            kept = self._read_anew(catalog, entry, read)
+            self._kept[number] = catalog.version, seen, kept
+        waiters = max([keeper.host().polls.waiting(number) for keeper in read])
+        blocked_groups = sum(blocked.get((keeper.number, number), 0) for keeper in read) if blocked else 0
+        rates = self._sampler.rates(number)
+        if waiters or blocked_groups or rates != NO_RATES:
+            return kept._replace(waiters=waiters, blocked_groups=blocked_groups, rates=rates)
+        return kept
+
+    def _read_anew(self, catalog: Catalog, entry: QueueEntry, read: Sequence[ShardKeeper]) -> QueueReading:
+        """The reading of a queue, but for what can change without the queue: long polls, rates, blocked groups."""
+        number, policy = entry.number, entry.policy
         parts = [keeper.host().shard.counters(number) for keeper in read]
         oldest = [keeper.host().shard.oldest_visible(number) for keeper in read]
         sources = catalog.dead_letter_sources(number)
@@ -256,13 +284,11 @@ class OverviewReader:
             shard=entry.shard,
             sla_seconds=policy.sla_seconds,
             dead_letters=bool(sources),
-            waiters=max(keeper.host().polls.waiting(number) for keeper in read),
+            waiters=0,
             counters=parts[0] if len(parts) == 1 else summed(parts),
             number=number,
             shards=len(read),
             oldest_visible_ms=min((sent_ms for sent_ms in oldest if sent_ms), default=0),
-            blocked_groups=sum(blocked.get((keeper.number, number), 0) for keeper in read) if blocked else 0,
-            rates=self._sampler.rates(number),
             retention_seconds=policy.retention_ms // 1000,
             dead_letter_queue=target.name if target is not None else "",
             sources=tuple(source.name for source in sources),
