@@ -350,11 +350,12 @@ def check_pages_of_a_secured_server(server: ServerProcess, data: Path) -> None:
     basic = "Basic " + base64.b64encode(f"admin:{token}".encode()).decode()
     client = Client(server.url)
     assert client.get("/livez")[0] == 200 and client.get("/readyz")[0] == 200
-    for path, accept in (("/metrics", "*/*"), ("/", "text/html")):
-        assert client.get(path, {"Accept": accept})[0] == 401
-        assert client.get(path, {"Accept": accept, "Authorization": "Bearer nonsense"})[0] == 401
+    # A browser is sent to the page for signing in. A password in the URL is for scrapers of the metrics only.
+    for path, accept, refused, with_password in (("/metrics", "*/*", 401, 200), ("/", "text/html", 303, 303)):
+        assert client.get(path, {"Accept": accept})[0] == refused
+        assert client.get(path, {"Accept": accept, "Authorization": "Bearer nonsense"})[0] == refused
         assert client.get(path, {"Accept": accept, "Authorization": f"Bearer {token}"})[0] == 200
-        assert client.get(path, {"Accept": accept, "Authorization": basic})[0] == 200
+        assert client.get(path, {"Accept": accept, "Authorization": basic})[0] == with_password
     assert client.get("/v1/keys")[0] == 403
     assert client.get("/v1/keys", {"Authorization": "Bearer nonsense"})[0] == 403
     assert client.get("/v1/keys", {"Authorization": f"Bearer {token}"})[0] == 200
