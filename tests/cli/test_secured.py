@@ -68,6 +68,8 @@ def test_flags_and_contexts(secured: Secured, tmp_path: Path) -> None:
     token.write_text(secured.token)
     url = ("--url", secured.url)
     bare.good("queue", "create", "flags", *url, "--key", secured.key, "--secret-file", str(secret))
+    shouted = secured.url.replace("127.0.0.1", "LOCALHOST")
+    bare.good("queue", "show", "flags", "--url", shouted, "--key", secured.key, "--secret-file", str(secret))
     bare.good("queue", "show", "flags", *url, "--token-file", str(token))
     bare.good("queue", "show", "flags", *url, "--token", secured.token)
     bare.good("queue", "show", "flags", "--data", secured.data)

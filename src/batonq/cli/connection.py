@@ -345,7 +345,8 @@ class Server:
         if connection.sock is None:
             connection.connect()
         connection.sock.settimeout(timeout_s)
-        headers = {"User-Agent": f"baton-cli/{__version__}", "Accept": "application/json"}
+        # The signature covers the host, so it is sent exactly as it is signed.
+        headers = {"Host": self._authority, "User-Agent": f"baton-cli/{__version__}", "Accept": "application/json"}
         if data:
             headers["Content-Type"] = "application/json"
         headers.update(self._authentication(method, target, data))
