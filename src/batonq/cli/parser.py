@@ -24,6 +24,25 @@ def did_you_mean(word: str, known: Iterable[str], *, prefix: str = "") -> str:
 class Parser(argparse.ArgumentParser):
     """Subcommands of a Parser are Parsers too."""
 
+    def format_help(self) -> str:
+        """The help with a short usage line: it names what is required, and the list below it has all flags."""
+        if self.usage is None:
+            self.usage = self._short_usage()
+        return super().format_help()
+
+    def _short_usage(self) -> str:
+        parts = [self.prog.replace("%", "%%")]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return f"{parts[0]} {str(action.metavar).upper()} …"
+            name = action.metavar if isinstance(action.metavar, str) else action.dest
+            if not action.option_strings:
+                shown = f"{name} …" if action.nargs in ("+", "*") else name
+                parts.append(f"[{shown}]" if action.nargs in ("?", "*") else shown)
+            elif action.required:
+                parts.append(f"{action.option_strings[-1]} {name.upper()}")
+        return " ".join(parts) + " [flags]"
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, rest = super().parse_known_args(args, namespace)
         if rest and not self._has_subcommands():

@@ -13,6 +13,7 @@ from batonq.cli.quantities import parse_bytes, parse_duration_s
 from batonq.queue_attributes import REST_FIELDS, RETRY_POLICY, QueueAttribute, ValueKind
 
 TAG_SEPARATOR = "="
+RETRY_HELP = " Either delays, 1s,10s,1m, or exponential:base=1s,factor=2,max=1h,jitter=0.1."
 
 
 class Setting(NamedTuple):
@@ -56,7 +57,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser) -> None:
             dest=setting.dest,
             type=_reader(row),
             metavar=_metavar(row),
-            help=row.meaning.replace("%", "%%"),
+            help=row.meaning.replace("%", "%%") + (RETRY_HELP if row.name == RETRY_POLICY else ""),
         )
     group.add_argument("--tag", action="append", default=[], metavar="NAME=VALUE", help="a tag; can be repeated")
 
