@@ -304,8 +304,8 @@ class Inspector:
             name = self._around.current_name(plan.name)
             choice = self._random.random()
             if choice < 0.1:
-                work = self._random.choice((self._peek, self._histories, self._groups))
-                await self._client.steer(self._random.choice(list(self._around.queues)), "peek", work)
+                look = self._random.choice((self._peek, self._histories, self._groups))
+                await self._client.steer(self._random.choice(list(self._around.queues)), "peek", look)
             elif choice < 0.2:  # so that there is more than dead letters to look at
                 await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
             elif choice < 0.3:

@@ -15,6 +15,7 @@ from batonq.node.broker import Queue
 from batonq.node.jobs.job_control import Redrive
 from batonq.node.messages import dead_letter_groups
 from batonq.node.messages.dead_letter_groups import Group
+from batonq.node.messages.dead_letter_traits import Traits
 from batonq.node.messages.peek import PeekFilter
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, open_node, receive, send
@@ -130,7 +131,7 @@ def test_groups_of_dead_letters(tmp_path: Path, shards: int, wired: bool) -> Non
         job = await node.broker.start_job(dead, Redrive(filter={"group": found.groups[1].key}, deletes=True))
 
         async def ended() -> bool:
-            return (await node.broker.job(ACCOUNT, job.id)).state == "COMPLETED"
+            return bool((await node.broker.job(ACCOUNT, job.id)).state == "COMPLETED")
 
         await until(ended)
         assert len(await bodies(node, dead)) == 13
@@ -162,7 +163,7 @@ def test_the_newest_dead_letters_are_examined(tmp_path: Path, monkeypatch: pytes
 
 
 def test_groups_of_several_shards_are_merged() -> None:
-    traits = dead_letter_groups.Traits("E", "r", "s", "q")
+    traits = Traits("E", "r", "s", "q")
 
     def part(count: int, first_ms: int, last_ms: int) -> dead_letter_groups.DeadLetters:
         return dead_letter_groups.DeadLetters(

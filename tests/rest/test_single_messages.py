@@ -323,6 +323,11 @@ def test_delete_jobs_that_are_refused(rest: Rest, spec: object, says: str) -> No
     assert answer.code == "invalid_input" and says in answer.value["detail"]
 
 
+def test_a_deletion_without_a_body_is_refused(rest: Rest) -> None:
+    answer = rest("POST", f"{rest.create()}:delete-messages")
+    assert answer.code == "invalid_input" and "no body" in answer.value["detail"]
+
+
 def test_the_jobs_of_all_queues(rest: Rest) -> None:
     one, two = rest.create("one"), rest.create("two")
     for queue in (one, two):

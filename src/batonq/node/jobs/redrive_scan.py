@@ -23,7 +23,7 @@ from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import InvalidInput, LogError, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log
 from batonq.node.jobs.redrive_filter import EditImpossible, decode_pick
-from batonq.node.messages.log_reader import read_place
+from batonq.node.messages.log_reader import RecentFrames, read_place
 
 LOOKED_AT_MAX = 1_000  # per call
 CHOSEN_MAX = 100  # per call, for the shard to move: some milliseconds of work
@@ -117,6 +117,7 @@ class _Look:
         self.through = job.cursor
         self.count = self.not_found = 0
         self._movable = movable_states(job)
+        self._frames = RecentFrames(host.log)
         self._chosen: list[Chosen] = []
         self._samples: list[Sample] = []
         self._looked_at = self._chosen_bytes = self._turn_bytes = self._turn = 0
@@ -150,7 +151,7 @@ class _Look:
     async def _read(self, slot: int, sequence: int) -> None:
         shard, pick = self.host.shard, self.pick
         self._turn_bytes += shard.place(slot).length
-        payload = await _read(self.host, slot, sequence)
+        payload = await _read(self.host, slot, sequence, self._frames)
         failure = shard.failure_of(slot)
         age_ms = max(0, self.host.now_ms() - shard.sent_at(slot))
         if payload is None or not pick.matches(payload, failure, age_ms):
@@ -208,7 +209,7 @@ async def _committed(host: Served) -> None:
         raise Unavailable(host.why)
 
 
-async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
+async def _read(host: Served, slot: int, sequence: int, frames: RecentFrames) -> Payload | None:
     """A message's payload; None when it cannot be read, or is not there any more."""
     shard = host.shard
     number = shard.place(slot).position >> 16
@@ -217,7 +218,7 @@ async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
         if not shard.has(slot, sequence):
             return None
     try:
-        return read_place(host.log, shard.place(slot))
+        return read_place(host.log, shard.place(slot), frames)
     except LogError:
         pass
     # The message may have been carried forward into a frame that is not committed yet.

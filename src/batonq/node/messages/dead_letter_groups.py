@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from batonq.core.commands import Failure
-from batonq.core.payload import Content, Lineage, Payload
+from batonq.core.payload import Content, Lineage
 from batonq.core.records import State
 from batonq.errors import Unavailable
-from batonq.node.messages.dead_letter_traits import Traits, last_error, traits_of
+from batonq.node.messages.dead_letter_traits import Traits, last_error, traits_from
+from batonq.node.messages.log_reader import RecentFrames
 from batonq.node.messages.peek import Peeked, read_view
 from batonq.node.shard_host.host import ShardHost, committed
 
@@ -48,6 +49,7 @@ async def group_dead_letters(host: ShardHost, queue: int, only_dead: bool, exami
     host.counters(queue)  # records what is due; raises QueueDoesNotExist
     newest = host.shard.newest(queue, examine_max)
     await committed(host)
+    frames = RecentFrames(host.log)
     groups: dict[str, Group] = {}
     read_bytes = turn = turn_bytes = examined = 0
     for slot, sequence in newest:
@@ -58,7 +60,7 @@ async def group_dead_letters(host: ShardHost, queue: int, only_dead: bool, exami
         if host.shard.has(slot, sequence) and (not only_dead or host.shard.state_at(slot) == State.DEAD):
             view = host.shard.view(slot)
             failure = host.shard.failure_of(slot)
-            peeked = await read_view(host, view)
+            peeked = await read_view(host, view, frames)
             read_bytes += view.length
             turn_bytes += view.length
             if not peeked.problem:
@@ -74,10 +76,7 @@ async def group_dead_letters(host: ShardHost, queue: int, only_dead: bool, exami
 
 def _add(groups: dict[str, Group], peeked: Peeked, failure: Failure | None) -> None:
     past = peeked.lineage or Lineage()
-    traits = traits_of(
-        Payload(0, "", "", "", "", past.encode() if past != Lineage() else b"", b"", peeked.body, b"", peeked.content),
-        failure,
-    )
+    traits = traits_from(past, failure, peeked.body, peeked.content)
     key = traits.key
     group = groups.get(key)
     if group is None:

@@ -32,12 +32,13 @@ class Traits(NamedTuple):
 
 def traits_of(payload: Payload, failure: Failure | None) -> Traits:
     """`failure` is the message's last failure in its current queue."""
-    past = Lineage.decode(payload.lineage)
+    return traits_from(Lineage.decode(payload.lineage), failure, payload.body, payload.content)
+
+
+def traits_from(past: Lineage, failure: Failure | None, body: bytes, content: int) -> Traits:
     error_class, reason = last_error(past, failure)
     source = parse_queue_arn(past.source_arn) if past.moved != "redrive" else None
-    return Traits(
-        error_class, reason_shape(reason), body_shape(payload.body, payload.content), source.name if source else ""
-    )
+    return Traits(error_class, reason_shape(reason), body_shape(body, content), source.name if source else "")
 
 
 def last_error(past: Lineage, failure: Failure | None) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from batonq.core.records import Reason, State
 from batonq.core.shard.state.columns import NIL
 from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
 from batonq.node.clock import clock_time, duration
-from batonq.node.messages.log_reader import read_message
+from batonq.node.messages.log_reader import RecentFrames, read_message
 from batonq.node.shard_host.host import ShardHost, committed
 
 EXAMINED_MAX = 10_000  # messages per request
@@ -105,6 +105,7 @@ async def look(
     The page ends earlier if it has examined `examine_max` messages, or read or found too many bytes.
     """
     found: list[Peeked] = []
+    frames = RecentFrames(host.log)
     examined = read_bytes = found_bytes = 0
     after, slot, sequence = after_sequence, NIL, 0
     while True:
@@ -118,8 +119,7 @@ async def look(
             after, slot, sequence = view.sequence, view.slot, view.sequence
             if not wanted.admits(view):
                 continue
-            await warm(host, view)
-            peeked = _read(host, view)
+            peeked = await read_view(host, view, frames)
             turn_bytes += view.length
             read_bytes += view.length
             if wanted.matches(peeked):
@@ -139,10 +139,10 @@ async def look(
         await asyncio.sleep(0)
 
 
-async def read_view(host: ShardHost, view: MessageView) -> Peeked:
+async def read_view(host: ShardHost, view: MessageView, frames: RecentFrames | None = None) -> Peeked:
     """The content of a message whose state is committed."""
     await warm(host, view)
-    return _read(host, view)
+    return _read(host, view, frames)
 
 
 async def first_after(host: ShardHost, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> int:
@@ -170,10 +170,10 @@ async def warm(host: ShardHost, view: MessageView) -> None:
         await asyncio.get_running_loop().run_in_executor(None, host.log.warm, [number])
 
 
-def _read(host: ShardHost, view: MessageView) -> Peeked:
+def _read(host: ShardHost, view: MessageView, frames: RecentFrames | None = None) -> Peeked:
     payload, problem = _NOTHING, ""
     try:
-        payload = read_message(host.shard, host.log, view)
+        payload = read_message(host.shard, host.log, view, frames)
     except MessageGone:
         problem = GONE
     except LogError as error:
