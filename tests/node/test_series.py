@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from batonq.errors import Unavailable
 from batonq.node.monitoring import series
+from batonq.node.monitoring.sampler import SeriesKeeper
 from batonq.node.monitoring.series import BY_NAME, NAMES, RESOLUTIONS, WIDTH, Book, Ring, Value, merged
 from batonq.node.monitoring.series_file import MAGIC, SeriesFile
 from batonq.node.node import Node
@@ -350,6 +352,29 @@ def test_series_survive_a_restart(tmp_path: Path) -> None:
             assert (await read(stage, "visible", 1)) == [2]
 
     asyncio.run(main())
+
+
+def test_nothing_is_forgotten_while_the_queues_are_not_known(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await asyncio.sleep(6)
+        await send(node, queue, "a")
+        await asyncio.sleep(6)
+        file = SeriesFile(str(tmp_path / "series.bin"))
+
+        def unknown() -> list[int]:
+            raise Unavailable("The catalog is not known.")
+
+        keeper = SeriesKeeper(node.sampler, file, unknown, node.clock.now_ms)
+        await keeper.save()
+        assert set(node.sampler.book.queues) == {queue.number}
+        keeper = SeriesKeeper(node.sampler, file, list, node.clock.now_ms)
+        await keeper.save()
+        assert not node.sampler.book.queues and file.load() is None, "it has not begun, so nothing is overwritten"
+        await node.stop()
+
+    run_virtual(main)
 
 
 def test_a_shard_that_fails_is_marked_and_its_queues_go_on(tmp_path: Path) -> None:

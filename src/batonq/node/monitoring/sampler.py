@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -251,7 +252,7 @@ class SeriesKeeper:
     ) -> None:
         self._sampler = sampler
         self._file = file
-        self._exist = exist  # the numbers of all queues
+        self._exist = exist  # the numbers of all queues; raises BatonError while they are not known
         self._now_ms = now_ms
         self._size = 0
         self.begun = False  # nothing is saved before what was saved earlier is loaded
@@ -273,7 +274,8 @@ class SeriesKeeper:
 
     async def save(self) -> None:
         book = self._sampler.book
-        book.forget(self._exist())
+        with suppress(BatonError):
+            book.forget(self._exist())
         if self._file is not None and self.begun:
             self._size = await asyncio.to_thread(self._file.save, book.dump())
 
@@ -284,5 +286,5 @@ class SeriesKeeper:
         if data is not None:
             try:
                 self._sampler.book.load(data, self._exist(), self._now_ms())
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as problem:
+            except (BatonError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as problem:
                 self._file.tell_damage(problem)
