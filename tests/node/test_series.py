@@ -13,13 +13,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from batonq.errors import Unavailable
 from batonq.node.monitoring import series
+from batonq.node.monitoring.sampler import SeriesKeeper
 from batonq.node.monitoring.series import BY_NAME, NAMES, RESOLUTIONS, WIDTH, Book, Ring, Value, merged
 from batonq.node.monitoring.series_file import MAGIC, SeriesFile
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from tests.cluster.memory import Nodes, run_nodes
-from tests.node.nodes import ACCOUNT, make_send, open_node, receive, send
+from tests.node.nodes import ACCOUNT, Faults, make_send, open_node, receive, send
 from tests.node.stage import Stage, on_stage
 from tests.node.support import VirtualLoop, run_virtual
 from tests.processes.server import Processes
@@ -350,6 +352,65 @@ def test_series_survive_a_restart(tmp_path: Path) -> None:
             assert (await read(stage, "visible", 1)) == [2]
 
     asyncio.run(main())
+
+
+def test_nothing_is_forgotten_while_the_queues_are_not_known(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await asyncio.sleep(6)
+        await send(node, queue, "a")
+        await asyncio.sleep(6)
+        file = SeriesFile(str(tmp_path / "series.bin"))
+
+        def unknown() -> list[int]:
+            raise Unavailable("The catalog is not known.")
+
+        keeper = SeriesKeeper(node.sampler, file, unknown, node.clock.now_ms)
+        await keeper.save()
+        assert set(node.sampler.book.queues) == {queue.number}
+        keeper = SeriesKeeper(node.sampler, file, list, node.clock.now_ms)
+        await keeper.save()
+        assert not node.sampler.book.queues and file.load() is None, "it has not begun, so nothing is overwritten"
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_disk_that_hangs_is_a_gap_and_nothing_more(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await open_node(loop, tmp_path, faults=faults)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await asyncio.sleep(6)
+        await send(node, queue, "a")
+        await asyncio.sleep(5)
+        faults.planned[0] = ["hang"]
+        sending = loop.create_task(send(node, queue, "never answered"))
+        await asyncio.sleep(20)
+        found = await node.monitor.series.read("15m", queue.number)
+        assert [value for value in found.values["visible"] if value][-1] == 1, "only what is committed"
+        await node.stop()
+        assert (await asyncio.gather(sending, return_exceptions=True))[0] is not None
+
+    run_virtual(main)
+
+
+def test_a_sample_that_fails_does_not_end_the_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await asyncio.sleep(6)
+        with monkeypatch.context() as patched:
+            patched.setattr(node.sampler, "sample", None)
+            await asyncio.sleep(10)
+        await send(node, queue, "a")
+        await asyncio.sleep(10)
+        found = await node.monitor.series.read("15m", queue.number)
+        assert found.values["visible"][-1] == 1
+        await node.stop()
+
+    run_virtual(main)
 
 
 def test_a_shard_that_fails_is_marked_and_its_queues_go_on(tmp_path: Path) -> None:

@@ -160,7 +160,9 @@ class Node:
             raise
         self.started = True
         file = SeriesFile(os.path.join(self.settings.data, self._series_name())) if self.world.threads else None
-        self._keeping_series = SeriesKeeper(self.sampler, file, lambda: self._entries().keys(), self.clock.now_ms)
+        self._keeping_series = SeriesKeeper(
+            self.sampler, file, lambda: self.catalog.current().queues.keys(), self.clock.now_ms
+        )
         self._sampling = self._loop.create_task(self._keeping_series.run(f"Node {self.everywhere.name} started."))
         if self.world.threads:  # in simulated time, the loop is never late
             watch_garbage()

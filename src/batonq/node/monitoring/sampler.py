@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import NamedTuple
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
+from batonq.node import events
 from batonq.node.monitoring.histogram import BUCKETS
 from batonq.node.monitoring.series import DEPTHS, KINDS, RATES, SAMPLE_S, Book
 from batonq.node.monitoring.series_file import SeriesFile
@@ -21,6 +23,7 @@ from batonq.node.shard_host.keeper import ShardKeeper
 
 AT_ONCE = 400  # queues that are compared before other requests get a turn
 CHANGED_AT_ONCE = 50  # and queues that changed
+COMMIT_S = 2.0  # how long a sample waits for the commit of what it has seen
 SAVE_S = 60.0
 SAVE_BYTES = 4 << 20
 RATE_STEPS = 6  # rates are over this many samples: 30 s
@@ -99,6 +102,8 @@ class Sampler:
                 try:
                     await self._look(keeper, now_ms)
                     continue
+                except TimeoutError:
+                    continue  # the disk hangs: what was seen last stays
                 except BatonError:
                     pass
             self._leave(keeper.number, now_ms)
@@ -141,7 +146,8 @@ class Sampler:
                     else:
                         oldest.pop(number, None)
             await asyncio.sleep(0)
-        await committed(host)
+        async with asyncio.timeout(COMMIT_S):
+            await committed(host)
         gone = [number for number in before if number not in queues]
         for number in gone:
             self._take_away(slice_, number, now_ms)
@@ -251,7 +257,7 @@ class SeriesKeeper:
     ) -> None:
         self._sampler = sampler
         self._file = file
-        self._exist = exist  # the numbers of all queues
+        self._exist = exist  # the numbers of all queues; raises BatonError while they are not known
         self._now_ms = now_ms
         self._size = 0
         self.begun = False  # nothing is saved before what was saved earlier is loaded
@@ -265,7 +271,10 @@ class SeriesKeeper:
         samples = 0
         while True:
             await asyncio.sleep(SAMPLE_S - self._now_ms() / 1000 % SAMPLE_S)
-            await self._sampler.sample()
+            try:
+                await self._sampler.sample()
+            except Exception:  # a sample that fails is a gap
+                events.logger.exception("a sample of the queues could not be taken")
             samples += 1
             if samples * SAMPLE_S >= SAVE_S * max(1, self._size / SAVE_BYTES):
                 samples = 0
@@ -273,7 +282,8 @@ class SeriesKeeper:
 
     async def save(self) -> None:
         book = self._sampler.book
-        book.forget(self._exist())
+        with suppress(BatonError):
+            book.forget(self._exist())
         if self._file is not None and self.begun:
             self._size = await asyncio.to_thread(self._file.save, book.dump())
 
@@ -284,5 +294,5 @@ class SeriesKeeper:
         if data is not None:
             try:
                 self._sampler.book.load(data, self._exist(), self._now_ms())
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as problem:
+            except (BatonError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as problem:
                 self._file.tell_damage(problem)
