@@ -75,12 +75,14 @@ def test_the_shards_of_an_older_release_are_read(version: int) -> None:
 # --- before commands were columns -----------------------------------------------------------------
 
 
-def test_a_log_from_before_commands_were_columns_gives_the_same_state() -> None:
+@pytest.mark.parametrize("name", ["before-commands", "operator"])
+def test_a_log_gives_the_same_state_as_when_it_was_written(name: str) -> None:
     """`before-commands` was written by a release that had other ways to send and receive, one record at a time and in
-    runs: sends of every kind, named and numbered ones, leases, returns, dead letters, an attempt, a purge.
+    runs: sends of every kind, named and numbered ones, leases, returns, dead letters, an attempt, a purge. `operator`
+    was written by the first release in which an operator deletes, edits and retries messages and a job deletes some.
     """
-    expected = json.loads((LOGS / "before-commands.json").read_text())
-    data = (LOGS / "before-commands.frames").read_bytes()
+    expected = json.loads((LOGS / f"{name}.json").read_text())
+    data = (LOGS / f"{name}.frames").read_bytes()
     sealed: dict[int, SealedFrame] = {}
     offset = 0
     while offset < len(data):

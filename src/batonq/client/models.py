@@ -150,6 +150,7 @@ class Peeked(Struct, rename="camel"):
     dead_letter: DeadLetter | None = None
     last_failure: Failure | None = None
     problem: str = ""  # why the body cannot be shown
+    why: str = ""  # one sentence: why it is not being delivered now, or that it waits for a receive
     current_id: str = ""  # the current id: what `RedriveFilter.message_ids` needs
 
     @property

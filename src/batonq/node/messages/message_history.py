@@ -261,7 +261,8 @@ class _Gone:
         at = kinds.find(Type.QUEUE_PURGED)
         while at >= 0 and not self._is_over:
             row = _row(frame, at)
-            if row.queue == self._queue and row.sequence > self._sequence:
+            is_moving = bool(self._events) and self._events[-1].event == "moving"  # a purge leaves it out
+            if row.queue == self._queue and row.sequence > self._sequence and not is_moving:
                 self._events.append(Event(row.time_ms, "purged", self._queue))
                 self._is_over = True
             at = kinds.find(Type.QUEUE_PURGED, at + 1)
