@@ -1,10 +1,12 @@
-"""Tasks that nobody awaits."""
+"""Tasks that nobody awaits, and writes off the event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
 class Tasks:
@@ -18,3 +20,14 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def off_the_loop(work: Callable[[], Result]) -> Result:
+    """The result of blocking work, done on another thread. While the interpreter exits, no thread can be used any more,
+    and the work is done here.
+    """
+    try:
+        future = asyncio.get_running_loop().run_in_executor(None, work)
+    except RuntimeError:
+        return work()
+    return await future

@@ -60,7 +60,7 @@ class Baton:
         consumer: str = "",
         transport: BlockingTransport | None = None,
     ) -> None:
-        if url:
+        if url is not None:
             access = Access(url, access_key, secret_key, token, account).checked()
         else:
             access = from_environment(None, access_key, secret_key, token, account).checked()

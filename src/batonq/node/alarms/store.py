@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 
 import msgspec
 
 from batonq.node import events
 from batonq.node.alarms.book import Saved
 from batonq.node.alarms.kinds import KINDS, SEVERITIES
+from batonq.node.tasks import off_the_loop
 
 FILE_BYTES_MAX = 16 << 20
 _decoder = msgspec.json.Decoder(Saved)
@@ -46,7 +48,7 @@ class AlarmStore:
         """Write the file, off the event loop."""
         data = msgspec.json.encode(saved)
         async with self._writing:
-            await asyncio.get_running_loop().run_in_executor(None, self._write, data)
+            await off_the_loop(partial(self._write, data))
 
     def _write(self, data: bytes) -> None:
         new = f"{self.path}.new"

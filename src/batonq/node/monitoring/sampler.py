@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from batonq.node.monitoring.series import DEPTHS, KINDS, RATES, SAMPLE_S, Book
 from batonq.node.monitoring.series_file import SeriesFile
 from batonq.node.shard_host.host import committed
 from batonq.node.shard_host.keeper import ShardKeeper
+from batonq.node.tasks import off_the_loop
 
 AT_ONCE = 400  # queues that are compared before other requests get a turn
 CHANGED_AT_ONCE = 50  # and queues that changed
@@ -285,7 +287,7 @@ class SeriesKeeper:
         with suppress(BatonError):
             book.forget(self._exist())
         if self._file is not None and self.begun:
-            self._size = await asyncio.to_thread(self._file.save, book.dump())
+            self._size = await off_the_loop(partial(self._file.save, book.dump()))
 
     async def _load(self) -> None:
         if self._file is None:
