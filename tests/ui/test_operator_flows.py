@@ -272,8 +272,9 @@ def test_the_keyboard_moves_through_rows_and_pages(opened: Opened, rest: Rest, q
     expect(page.locator("tr.chosen")).to_have_count(1)
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("Message")
+    page.wait_for_load_state("load")  # the scripts have run
     page.keyboard.press("?")
-    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    expect(page.locator("#keys")).to_be_visible()
     page.keyboard.press("Escape")
     page.keyboard.press("g")
     page.keyboard.press("j")
