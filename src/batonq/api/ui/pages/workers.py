@@ -18,7 +18,8 @@ async def show(view: View) -> Page:
     found = await view.backend.get(path_of("workers"))
     workers = sorted(found["workers"], key=_place)
     sentence, level = workers_sentence(workers)
-    return Page("Workers", "workers.html", sentence, level, {"workers": workers})
+    several = len({worker.get("node") for worker in workers}) > 1
+    return Page("Workers", "workers.html", sentence, level, {"workers": workers, "several": several})
 
 
 def _place(worker: dict[str, Any]) -> tuple[int, str]:

@@ -177,6 +177,8 @@
   function start() { window.batonPlots.start(document); }
   document.addEventListener("htmx:afterSettle", () => { start(); connect(); });
   if (new URLSearchParams(location.search).get("focus") === "search") { const search = find("input[type=search]"); if (search) search.focus(); }
+  const here = find(".pages [aria-current]"); // on a phone the navigation is wider than the page
+  if (here) here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 16;
   label();
   start();
   connect();
