@@ -11,7 +11,7 @@ from playwright.sync_api import ViewportSize
 from batonq.api.ui.pages import ROUTES
 from tests.ui.axe import assert_accessible
 from tests.ui.conftest import Open
-from tests.ui.page_list import Shown, filled_server, is_listed, paths
+from tests.ui.page_list import Shown, filled_server, is_listed, paths, wait_for_alarm
 from tests.ui.servers import UiServer
 from tests.ui.xss import PAYLOADS, SHORT, Planted, plant, poke
 
@@ -67,6 +67,8 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UiServe
     with UiServer(tmp_path_factory.mktemp("attacked")) as server:
         planted = plant(server.rest, "attacked")
         server.rest("POST", "/v1/keys", {"name": SHORT})
+        alarm = wait_for_alarm(server.rest, planted.dead_letter_queue)
+        server.rest("POST", f"/v1/alarms/{quote(alarm, safe='')}:acknowledge", {"note": SHORT})
         yield server, planted
 
 
@@ -116,6 +118,9 @@ def test_no_planted_text_runs(open_page: Open, attacked: tuple[UiServer, Planted
         ("dead-letters", PAYLOADS[0]),
         ("workers", SHORT),
         ("keys", SHORT),
+        ("alarms", SHORT),
+        ("settings", PAYLOADS[0]),
+        ("consumers", SHORT),
     ],
 )
 def test_the_planted_text_is_shown_as_text(
@@ -124,7 +129,9 @@ def test_the_planted_text_is_shown_as_text(
     """Else the test above would show nothing."""
     server, planted = attacked
     page = open_page(server).go(_places(planted)[name])
-    assert text in page.locator("main").inner_text()
+    shown = page.locator("main").inner_text()
+    fields = [field.input_value() for field in page.locator("main textarea").all()]
+    assert any(text in one for one in (shown, *fields))
 
 
 @pytest.mark.parametrize("path", ["/ui/{}", "/ui/queues/{}", "/ui/queues/attacked/messages/{}", "/ui/jobs/{}"])
