@@ -10,17 +10,17 @@ from batonq.api.ui.pages.message import address
 from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Level, Page, View
 
-QUEUES_MAX = 1_000
+QUEUES_MAX = 200
 PAGE = 50
 
 
 async def show_queues(view: View) -> Page:
     """All dead-letter queues, fullest first."""
-    found = await view.backend.get("/v1/queues:stats", sort="depth", order="desc", limit=QUEUES_MAX)
+    found = await view.backend.get("/v1/queues:stats", sort="dead", order="desc", limit=QUEUES_MAX)
     queues = [queue for queue in found["queues"] if queue.get("isDeadLetterQueue")]
     sentence, level = queues_sentence(queues)
-    missed = max(0, found["total"] - len(found["queues"]))
-    return Page("Dead letters", "dead_letter_queues.html", sentence, level, {"queues": queues, "missed": missed})
+    complete = found["total"] <= len(found["queues"])
+    return Page("Dead letters", "dead_letter_queues.html", sentence, level, {"queues": queues, "complete": complete})
 
 
 def queues_sentence(queues: list[dict[str, Any]]) -> tuple[str, Level]:
