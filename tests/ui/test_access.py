@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +166,25 @@ def test_a_read_only_dashboard_refuses_a_form_that_is_sent_anyway(open_page: Ope
     assert answer.status == 403
     assert read_only.rest("GET", "/v1/keys")["keys"] == []
     assert read_only.rest("POST", "/v1/queues", {"name": "clients-can"})["name"] == "clients-can"
+
+
+def test_a_hostile_report_reaches_nothing(open_page: Open, tmp_path: Path) -> None:
+    """Reports are files. Their scripts run without the dashboard's cookies, and can ask the server nothing."""
+    reports = tmp_path / "reports"
+    reports.mkdir()
+    attack = "fetch('/v1/queues', {method: 'POST', body: '{\"name\": \"stolen\"}'}).catch(() => 0)"
+    form = "<form method=post action=/ui/keys><input name=name value=stolen></form>"
+    script = f"{attack}; try {{ document.cookie }} catch {{ document.title = 'no cookies' }} document.forms[0].submit()"
+    (reports / "bad.html").write_text(f"<!doctype html><title>Bad</title>{form}<script>{script}</script>")
+    with UiServer(tmp_path / "data", "--reports", str(reports)) as server:
+        opened = open_page(server)
+        opened.go("/ui/reports").get_by_role("link", name="bad.html")
+        with opened.watch.expecting(
+            "content security policy", "Content Security Policy", "sandboxed", "blocked by CORS"
+        ):
+            page = opened.go("/ui/reports/bad.html")
+            expect(page).to_have_title("no cookies")
+            assert page.evaluate("() => self.origin") == "null"
+            page.wait_for_load_state("networkidle")
+        assert page.url == f"{server.url}/ui/reports/bad.html"
+        assert server.rest("GET", "/v1/queues")["queues"] == [] and server.rest("GET", "/v1/keys")["keys"] == []
