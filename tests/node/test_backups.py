@@ -227,7 +227,8 @@ class OtherProcess:
 
     def __init__(self, **answers: Any) -> None:
         self.asked: list[str] = []
-        self._answers = {"pause": True, "cut": [], "catalog": None, "resume": True, "release": True, **answers}
+        steps = {"pause": True, "cut": [], "catalog": None, "resume": True, "keep": True, "release": True}
+        self._answers = {**steps, **answers}
 
     def names(self) -> list[str]:
         return ["p1"]
@@ -251,6 +252,40 @@ def test_all_processes_pause_before_any_is_cut_and_the_catalog_comes_last(tmp_pa
         point = await node.backups.create()
         assert other.asked == ["pause", "cut", "catalog", "resume"] and point.catalog.shard == CATALOG_SHARD
         assert not node._channels.paused_for(point.backup)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_all_processes_keep_their_parts_while_one_part_is_read(tmp_path: Path) -> None:
+    """A large shard can take longer than the time after which a hold that nobody uses ends."""
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        other = OtherProcess()
+        node.everywhere.others = other
+        await node.backups.create()
+        del other.asked[:]
+        for _ in range(10):
+            await asyncio.sleep(IDLE_S / 5)
+            node.front_holds.used(0, 1)  # as the history is read
+            node.front_holds.used(0, 1)
+            await asyncio.sleep(0)
+        assert len(other.asked) == 10 and {*other.asked} == {"keep"}
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_part_is_kept_while_another_process_is_read(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        point = await node.backups.create()
+        for _ in range(10):
+            await asyncio.sleep(IDLE_S / 5)
+            assert await node.backups.here("keep", point.backup, 0, 0) is True
+        await node.backups.finish(point.backup)
+        assert await node.backups.here("keep", point.backup, 0, 0) is False
         await node.stop()
 
     run_virtual(main)
