@@ -16,7 +16,7 @@ from batonq.node.jobs.job_control import Redrive
 from batonq.node.messages import dead_letter_groups
 from batonq.node.messages.dead_letter_groups import Group
 from batonq.node.messages.dead_letter_traits import Traits
-from batonq.node.messages.peek import PeekFilter
+from batonq.node.messages.peek import PeekFilter, PeekPage
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, until
@@ -105,6 +105,27 @@ def test_a_dead_letter_returns(tmp_path: Path, shards: int, wired: bool, fifo: b
         if shards == 1:
             with pytest.raises(JobConflict):
                 await messages.retry(dead, letters[3].message_id)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_search_that_was_cut_short_does_not_say_that_there_is_no_such_message(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node, queue, dead = await open_pair(loop, tmp_path, 3, False)
+        messages = node.broker.messages
+        await send(node, queue, *map(str, range(9)))
+        await kill(node, queue, 9)
+        last = (await brokers.peek(node.broker, dead, 0, 100))[-1]
+
+        async def look(queue: Queue, after: int, limit: int, wanted: PeekFilter) -> PeekPage:
+            return await node.broker.peek(queue, after, limit, wanted, 2)
+
+        messages._peek = look
+        for act in (messages.delete, messages.retry):
+            with pytest.raises(MessageNotFound, match=r"(?s)only its first 2 messages.*current id"):
+                await act(dead, last.message_id)
+        await messages.delete(dead, last.current_id)
         await node.stop()
 
     run_virtual(main)
