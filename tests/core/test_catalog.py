@@ -422,6 +422,20 @@ def test_limits_on_accounts_and_keys() -> None:
         catalog.put_account(OTHER, "", T0)
 
 
+def test_keys_that_have_expired_make_room_for_new_ones() -> None:
+    bench = Bench(Rules(access_keys_max=3))
+    catalog = bench.catalog
+    catalog.put_key("lasts", "s", ACCOUNT, T0)
+    catalog.put_key("hour", "s", ACCOUNT, T0, expires_ms=T0 + 3_600_000)
+    catalog.put_key("day", "s", ACCOUNT, T0, expires_ms=T0 + 86_400_000)
+    with pytest.raises(OverLimit):
+        catalog.put_key("early", "s", ACCOUNT, T0 + 3_599_999)
+    assert catalog.access_keys.keys() == {"lasts", "hour", "day"}
+    catalog.put_key("next", "s", ACCOUNT, T0 + 3_600_000)
+    assert catalog.access_keys.keys() == {"lasts", "day", "next"}
+    bench.check()
+
+
 def test_receipt_keys_rotate_and_outlive_every_message(bench: Bench) -> None:
     catalog = bench.catalog
     assert catalog.receipt_key_due_ms(7 * DAY_MS) == 0

@@ -6,7 +6,7 @@ import pytest
 
 from batonq.core.commands import Job, MessageView
 from batonq.core.payload import encode_payload
-from batonq.core.records import EDITING_VERSION, PLAIN_VERSION, State
+from batonq.core.records import DELETING_VERSION, EDITING_VERSION, PLAIN_VERSION, State
 from batonq.core.shard.commands.operator import Destination
 from batonq.errors import InvalidInput, JobConflict, MessageGone, MessageHeld, QueueDoesNotExist
 from tests.core.rig import Bench, assert_same_state, deliver
@@ -135,6 +135,23 @@ def test_an_edit_survives_a_snapshot_and_a_dropped_front() -> None:
     bench.check()
     bench.later(60_000)
     assert [view.state for view in bench.messages(1)] == [State.VISIBLE] * 3
+
+
+def test_older_readers_refuse_a_job_that_deletes() -> None:
+    """They do not know the kind of a job, and would move its messages instead."""
+    bench = Bench()
+    bench.queue(1)
+    bench.queue(2)
+    bench.send(2, "a")
+    start_job(bench, 1)
+    assert bench.shard.format == PLAIN_VERSION
+    job = Job("delete", 2, 0, 0, 1, state="", started_ms=0, to_move=0, selection="{}", kind="delete")
+    bench.shard.start_job(job, bench.now)
+    assert bench.shard.format == DELETING_VERSION
+    bench.check()
+    assert bench.replayed().format == bench.loaded().format == DELETING_VERSION
+    bench.truncate(bench.next_frame)
+    assert bench.replayed().format == DELETING_VERSION, "the Base names the job"
 
 
 def test_a_deleted_message_frees_its_deduplication_id_if_that_lives_as_long_as_it() -> None:

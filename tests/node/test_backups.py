@@ -16,7 +16,7 @@ import pytest
 from batonq.core.records import Type
 from batonq.errors import BatonError, InvalidInput, LogCorrupt, NotFound, OverLimit, Unavailable
 from batonq.log.backup_files import Backup as BackupFiles
-from batonq.log.backup_files import BackupLog, LogWriter, Manifest, write_manifest
+from batonq.log.backup_files import BackupLog, LogWriter, Manifest, make_tar, write_manifest
 from batonq.log.frames import Frame
 from batonq.log.interface import Log, Room
 from batonq.log.layout import CATALOG_SHARD
@@ -227,7 +227,8 @@ class OtherProcess:
 
     def __init__(self, **answers: Any) -> None:
         self.asked: list[str] = []
-        self._answers = {"pause": True, "cut": [], "catalog": None, "resume": True, "release": True, **answers}
+        steps = {"pause": True, "cut": [], "catalog": None, "resume": True, "keep": True, "release": True}
+        self._answers = {**steps, **answers}
 
     def names(self) -> list[str]:
         return ["p1"]
@@ -251,6 +252,40 @@ def test_all_processes_pause_before_any_is_cut_and_the_catalog_comes_last(tmp_pa
         point = await node.backups.create()
         assert other.asked == ["pause", "cut", "catalog", "resume"] and point.catalog.shard == CATALOG_SHARD
         assert not node._channels.paused_for(point.backup)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_all_processes_keep_their_parts_while_one_part_is_read(tmp_path: Path) -> None:
+    """A large shard can take longer than the time after which a hold that nobody uses ends."""
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        other = OtherProcess()
+        node.everywhere.others = other
+        await node.backups.create()
+        del other.asked[:]
+        for _ in range(10):
+            await asyncio.sleep(IDLE_S / 5)
+            node.front_holds.used(0, 1)  # as the history is read
+            node.front_holds.used(0, 1)
+            await asyncio.sleep(1)
+        assert len(other.asked) == 10 and {*other.asked} == {"keep"}
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_part_is_kept_while_another_process_is_read(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        point = await node.backups.create()
+        for _ in range(10):
+            await asyncio.sleep(IDLE_S / 5)
+            assert await node.backups.here("keep", point.backup, 0, 0) is True
+        await node.backups.finish(point.backup)
+        assert await node.backups.here("keep", point.backup, 0, 0) is False
         await node.stop()
 
     run_virtual(main)
@@ -352,3 +387,27 @@ def test_a_backup_that_was_changed_is_not_restored(tmp_path: Path) -> None:
     (tmp_path / "saved" / "backup.json").write_text(json.dumps(found))
     with pytest.raises(LogCorrupt, match="another digest"):
         read()
+
+
+def test_a_file_that_appears_meanwhile_is_not_replaced_or_removed(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "backup.json").write_text("{}")
+    path = tmp_path / "backup.tar"
+    path.write_text("another backup, which finished earlier")
+    with pytest.raises(FileExistsError):
+        make_tar(str(saved), str(path))
+    assert path.read_text() == "another backup, which finished earlier"
+
+
+def test_half_a_tar_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(self: object, *arguments: object, **named: object) -> None:
+        raise KeyboardInterrupt
+
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "backup.json").write_text("{}")
+    monkeypatch.setattr("tarfile.TarFile.add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make_tar(str(saved), str(tmp_path / "backup.tar"))
+    assert [each.name for each in tmp_path.iterdir()] == ["saved"]

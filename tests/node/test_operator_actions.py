@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from batonq.attribute_formats.arns import queue_arn
+from batonq.core.commands import Accepted
 from batonq.core.records import State
-from batonq.errors import InvalidInput, JobConflict, MessageHeld, MessageNotFound
+from batonq.core.shard.commands.operator import Destination
+from batonq.errors import InvalidInput, JobConflict, MessageHeld, MessageNotFound, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.jobs.job_control import Redrive
 from batonq.node.messages import dead_letter_groups
 from batonq.node.messages.dead_letter_groups import Group
 from batonq.node.messages.dead_letter_traits import Traits
-from batonq.node.messages.peek import PeekFilter
+from batonq.node.messages.message_control import place_of
+from batonq.node.messages.operator_actions import retry_message
+from batonq.node.messages.peek import PeekFilter, PeekPage
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, until
@@ -105,6 +109,67 @@ def test_a_dead_letter_returns(tmp_path: Path, shards: int, wired: bool, fifo: b
         if shards == 1:
             with pytest.raises(JobConflict):
                 await messages.retry(dead, letters[3].message_id)
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("dead_shards", "wired"), [(1, False), (3, False), (3, True)])
+def test_dead_letters_return_to_a_fifo_queue_that_grows(tmp_path: Path, dead_shards: int, wired: bool) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
+        dead = await node.broker.create_queue(ACCOUNT, "dead.fifo", fifo | {"Baton.Spread": str(dead_shards)}, {})
+        policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, "dead.fifo"), "maxReceiveCount": 5})
+        queue = await node.broker.create_queue(ACCOUNT, "orders.fifo", fifo | {"RedrivePolicy": policy}, {})
+        if wired:
+            over_the_wire(node.broker)
+        for number in range(12):
+            await send(node, queue, f"{number}", group=f"g{number}", dedup_id=f"{number}")
+        await kill(node, queue, 12)
+        await node.broker.set_attributes(queue, {"Baton.Spread": "3"})
+        for letter in await brokers.peek(node.broker, dead, 0, 100):
+            await node.broker.messages.retry(dead, letter.current_id)
+        assert len(await bodies(node, node.broker.queue(ACCOUNT, "orders.fifo"))) == 12
+        assert not await bodies(node, dead)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_retry_that_another_shard_refuses_is_no_success(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        dead = await node.broker.create_queue(ACCOUNT, "dead", {}, {})
+        [sent] = await send(node, dead, "a")
+        assert isinstance(sent, Accepted)
+        _, sequence = place_of(dead, sent.message_id)
+        host = node.shards[dead.shard].host()
+        with pytest.raises(Unavailable, match="has refused it"):
+            await retry_message(host, dead.number, sequence, Destination(999, 1 - dead.shard))
+        assert await bodies(node, dead) == [b"a"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_search_that_was_cut_short_does_not_say_that_there_is_no_such_message(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node, queue, dead = await open_pair(loop, tmp_path, 3, False)
+        messages = node.broker.messages
+        await send(node, queue, *map(str, range(9)))
+        await kill(node, queue, 9)
+        last = (await brokers.peek(node.broker, dead, 0, 100))[-1]
+
+        async def look(queue: Queue, after: int, limit: int, wanted: PeekFilter) -> PeekPage:
+            page: PeekPage = await node.broker.peek(queue, after, limit, wanted, 2)
+            return page
+
+        messages._peek = look
+        for act in (messages.delete, messages.retry):
+            with pytest.raises(MessageNotFound, match=r"(?s)only its first 2 messages.*current id"):
+                await act(dead, last.message_id)
+        await messages.delete(dead, last.current_id)
         await node.stop()
 
     run_virtual(main)

@@ -164,13 +164,46 @@ def test_space_is_bounded() -> None:
     assert len(msgspec.msgpack.encode(played.book.dump())) < 300_000
 
 
+def test_busy_queues_beyond_the_limit_do_not_drop_each_other() -> None:
+    played = Played(queues_max=10)
+    for _ in range(60):
+        for number in range(11):
+            played.change(number, sent=5)
+        played.later()
+    full = [number for number in range(11) if played.values("sent", number=number, last=60) == [1.0] * 60]
+    assert full == [*range(9)], "all but the newest keep their history"
+    assert played.book.queues[0].rates(played.book.step - 1, 6)[0] == 1.0
+
+
+def test_a_clock_that_was_set_back_over_a_restart_does_not_stop_the_series() -> None:
+    """A development server's clock can be moved forward by days; without new records it is back after a restart."""
+    played = Played()
+    played.change(sent=5)
+    played.later()
+    before_ms = played.now_ms
+    played.later(3 * 86_400)
+    for _ in range(3):
+        played.change(sent=5)
+        played.later()
+    again = Played()
+    again.now_ms = before_ms
+    again.book.load(played.book.dump(), [ORDERS], again.now_ms)
+    again.book.start(again.now_ms)
+    for _ in range(3):
+        again.change(sent=10)
+        again.later()
+    assert again.values("sent", last=4) == [1.0, 2.0, 2.0, 2.0]
+    assert again.values("sent", number=None, last=4) == [1.0, 2.0, 2.0, 2.0]
+
+
 def test_the_queue_that_was_idle_longest_is_dropped_first() -> None:
     played = Played(queues_max=3)
     for number in (1, 2, 3):
         played.change(number, sent=1, visible=1)
         played.later()
     played.change(1, sent=1, visible=2)
-    played.later()
+    for _ in range(12):
+        played.later()
     played.change(4, sent=1, visible=1)
     played.later()
     assert set(played.book.queues) == {1, 3, 4}

@@ -184,3 +184,17 @@ def test_an_operator_exports_another_account(rest: Rest, other: Rest) -> None:
     exported = other.good("GET", f"{PATH}?account={rest.account}")
     assert (exported["account"], exported["queues"][0]["name"]) == (rest.account, "theirs")
     assert other.account != ACCOUNT
+
+
+def test_a_cycle_of_dead_letter_queues_is_completed_around_a_queue_that_exists(rest: Rest) -> None:
+    rest.create("old")
+    queues: list[dict[str, Any]] = [
+        {"name": "new", "deadLetterQueue": "old"},
+        {"name": "old", "deadLetterQueue": "new", "slaSeconds": 30},
+    ]
+    answer = put(rest, queues)
+    assert answer["problems"] == [] and answer["created"] == ["new"], answer
+    exported = {one["name"]: one for one in rest.good("GET", PATH)["queues"]}
+    assert (exported["new"]["deadLetterQueue"], exported["old"]["deadLetterQueue"]) == ("old", "new")
+    assert exported["old"]["slaSeconds"] == 30
+    assert put(rest, queues)["unchanged"] == 2

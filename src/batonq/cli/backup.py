@@ -52,8 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             os.rename(unfinished, path)
     except OSError as problem:
-        with suppress(OSError):
-            os.unlink(path)
         raise LogError(f"The backup cannot be written to {path}: {problem.strerror}.") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)

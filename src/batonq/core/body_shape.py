@@ -78,12 +78,15 @@ def _shape_of(value: Any) -> _Shape:
 
 
 def _merged(one: _Shape, other: _Shape) -> _Shape:
+    """The type of both. It may be `one`, changed: copying it for every element of an array would cost too much."""
     if one == "null" or one == other:
         return other
     if other == "null":
         return one
     if isinstance(one, dict) and isinstance(other, dict):
-        return {name: _merged(one.get(name, "null"), other.get(name, "null")) for name in dict.fromkeys((*one, *other))}
+        for name, member in other.items():
+            one[name] = _merged(one.get(name, "null"), member)
+        return one
     if isinstance(one, tuple) and isinstance(other, tuple):
         return (_merged(one[0], other[0]),)
     return "any"

@@ -28,6 +28,7 @@ from enum import IntEnum, IntFlag
 FORMAT_VERSION = 5
 ROLES_VERSION = 5  # once a key in the catalog has a name, a role or an expiry
 EDITING_VERSION = 5  # once an operator has edited a delayed message
+DELETING_VERSION = 5  # while a shard remembers a job that deletes: earlier releases would redrive its messages
 SPREAD_VERSION = 4  # once a queue in the log has several shards or names its durability class
 PLAIN_VERSION = 3
 ROW_WORDS = 8

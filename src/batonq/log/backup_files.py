@@ -119,14 +119,18 @@ def write_manifest(directory: str, manifest: Manifest) -> None:
 
 
 def make_tar(directory: str, path: str) -> None:
-    """Pack a backup into one new file that only its owner can read."""
+    """Pack a backup into one new file that only its owner can read. After an error nothing is left of it."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    with open(handle, "wb") as file:
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            for name in sorted(os.listdir(directory)):
-                tar.add(os.path.join(directory, name), arcname=name)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(handle, "wb") as file:
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                for name in sorted(os.listdir(directory)):
+                    tar.add(os.path.join(directory, name), arcname=name)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        os.unlink(path)
+        raise
 
 
 # --- reading -------------------------------------------------------------------------------------

@@ -277,7 +277,7 @@ def _ordered(plans: Mapping[str, Planned]) -> list[Planned]:
 
 async def _apply(call: Call, account: str, plans: Iterable[Planned], answer: Imported) -> None:
     """Carry out the plans. After a failure the rest is left out, and the answer says so."""
-    late: list[Planned] = []  # in a cycle of dead-letter queues: they get theirs once all queues exist
+    late: dict[str, dict[str, str]] = {}  # in a cycle of dead-letter queues: queues get theirs once all exist
     waiting = list(plans)
     name = ""
     try:
@@ -287,26 +287,26 @@ async def _apply(call: Call, account: str, plans: Iterable[Planned], answer: Imp
             await _apply_one(call, account, plan, late)
             _count(answer, plan)
             del waiting[0]
-        for plan in late:
-            name = plan.name
-            await call.broker.set_attributes(call.broker.queue(account, name), plan.redrive)
+        for name, attributes in late.items():
+            await call.broker.set_attributes(call.broker.queue(account, name), attributes)
     except BatonError as problem:
         rest = f" {len(waiting)} definitions were not applied, this one included." if waiting else ""
         answer.problems.append(f"Queue {name}: {problem.message}{rest} Import the definitions again.")
 
 
-async def _apply_one(call: Call, account: str, plan: Planned, late: list[Planned]) -> None:
+async def _apply_one(call: Call, account: str, plan: Planned, late: dict[str, dict[str, str]]) -> None:
     broker = call.broker
+    attributes = {**plan.attributes, **plan.redrive} if plan.existing is None else plan.changes
+    if plan.target and _existing(call, account, plan.target) is None:
+        waiting = {name: value for name, value in attributes.items() if name in plan.redrive}
+        if waiting:
+            late[plan.name] = waiting
+        attributes = {name: value for name, value in attributes.items() if name not in waiting}
     if plan.existing is None:
-        attributes = plan.attributes
-        if not plan.target or _existing(call, account, plan.target) is not None:
-            attributes = {**attributes, **plan.redrive}
-        else:
-            late.append(plan)
         await broker.create_queue(account, plan.name, attributes, plan.tags or {}, rest=True, chains=True)
         return
-    if plan.changes:
-        await broker.set_attributes(plan.existing, plan.changes)
+    if attributes:
+        await broker.set_attributes(plan.existing, attributes)
     if plan.tags is not None and "tags" in plan.fields:
         removed = [tag for tag in plan.existing.tags if tag not in plan.tags]
         await broker.set_tags(plan.existing, plan.tags, removed)

@@ -60,6 +60,7 @@ RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from the c
 RECEIPT_KEY_BYTES = 32
 KEY_NAME_LENGTH_MAX = 64
 KEY_LIFE_MAX_MS = 100 * 366 * DAY_MS
+KEYS_FORGOTTEN_MAX = 100  # at once
 RECEIPT_KEY_IDS = 1 << 16
 RECEIPT_KEYS_MAX = 1_000
 TAGS_MAX = 50
@@ -455,13 +456,20 @@ class Catalog(Placement):
             raise InvalidInput(f"{role[:64]!r} is not a role of a key. Use {', '.join(ROLES)}.")
         if expires_ms and not now < expires_ms <= now + KEY_LIFE_MAX_MS:
             raise InvalidInput("A key must expire in the future, at most 100 years from now.")
-        if len(self.access_keys) >= self.rules.access_keys_max:
+        if len(self.access_keys) >= self.rules.access_keys_max and not self._forget_expired_keys(now):
             raise OverLimit(f"The limit of {len(self.access_keys)} keys is reached. No more keys can be created.")
         if account not in self.accounts:
             self.put_account(account, "", now)
         key = AccessKey(key_id, secret, account, now, name=name, role=role, expires_ms=expires_ms)
         self._write("access_key", key_id, key.record(), now)
         return self.access_keys[key_id]
+
+    def _forget_expired_keys(self, now: int) -> bool:
+        """Remove keys that expired, those first that expired longest ago. Returns whether there were any."""
+        expired = sorted((key.expires_ms, key.id) for key in self.access_keys.values() if key.expired(now))
+        for _, key_id in expired[:KEYS_FORGOTTEN_MAX]:
+            self._write("access_key", key_id, None, now)
+        return bool(expired)
 
     def disable_key(self, key_id: str, now: int, *, disabled: bool = True) -> AccessKey:
         """Disable a key, or enable it again."""

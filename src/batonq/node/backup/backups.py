@@ -81,6 +81,8 @@ class Backups:
         self._now_ms = now_ms
         self._random_bytes = random_bytes
         self._creating = asyncio.Lock()
+        self._telling: set[asyncio.Task[None]] = set()
+        holds.tell = self._tell_others
 
     async def create(self) -> Point:
         """Choose the point of a new backup, and keep the logs' fronts for it. Raises InvalidInput, Unavailable."""
@@ -162,6 +164,16 @@ class Backups:
                 raise problem
         return [answer for answer in answers if not isinstance(answer, BaseException)]
 
+    def _tell_others(self, backup: str) -> None:
+        """Let the other processes keep their parts of a backup, while this process's part is read."""
+        if self._others().names():
+            task = asyncio.get_running_loop().create_task(self._keep_everywhere(backup))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _keep_everywhere(self, backup: str) -> None:
+        await self._all(backup, "keep", _yes, patient=True)
+
     async def answer(self, body: bytes) -> Any:
         """Answer another process. Raises BatonError."""
         return await self.here(*_asked.decode(body))
@@ -177,6 +189,8 @@ class Backups:
             return self._cut_catalog(backup)
         if what == "frames":
             return await self._read_catalog_here(start, stop)
+        if what == "keep":
+            return self._holds.keep(backup)
         if what == "release":
             return self._holds.release(backup)
         raise InvalidInput(f"Unknown step {what!r} of a backup: another process runs another release.")

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from batonq.attribute_formats.arns import parse_queue_arn, queue_arn
 from batonq.core.commands import Counters, Job
-from batonq.core.shard.state.job_book import ACTIVE
+from batonq.core.records import DELETING_VERSION
+from batonq.core.shard.state.job_book import ACTIVE, DELETE
 from batonq.core.spread import divided
 from batonq.errors import BatonError, InvalidInput, JobNotFound
 from batonq.node.catalog.queue_control import Control, Queue
@@ -23,7 +24,7 @@ from batonq.node.jobs.redrive_scan import Sample
 from batonq.node.routing.ports import JobView, ShardPort
 from batonq.node.settings import Settings
 
-REDRIVE, DELETE = "redrive", "delete"  # kinds of jobs
+REDRIVE = "redrive"  # the kind of a job that moves messages
 JOBS_MAX = 1_000  # listed over all queues
 RATE_DEFAULT_PER_S = 10
 RAMP_FROM_PER_S = 100  # faster jobs start slowly unless the request says otherwise
@@ -90,6 +91,8 @@ class JobControl(Control):
 
     async def start_job(self, source: Queue, redrive: Redrive) -> JobStatus:
         """Start a job. A dry run is complete when this returns, and changes nothing."""
+        if redrive.deletes and (older := await self._catalog.too_old(DELETING_VERSION)):
+            raise InvalidInput(f"Messages cannot be deleted by a job yet. {older}")
         parts = await self._parts(source, redrive)
         if redrive.dry_run:
             looks = await asyncio.gather(*(self._port(shard).dry_run(job) for shard, job in parts.items()))

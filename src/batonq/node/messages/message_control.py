@@ -63,6 +63,7 @@ class MessageControl:
         found: MessageFound | None = None
         if shard in queue.shards:
             found = await self._at(queue, shard, sequence)
+        page: PeekPage | None = None
         if found is None or (found.peeked.view.state == State.DELETED and found.events[-1].event == "moved"):
             # It may have come back, or may have been moved here from elsewhere.
             page = await self._peek(queue, 0, 1, PeekFilter(original_id=message))
@@ -73,6 +74,7 @@ class MessageControl:
         if found is None:
             raise MessageNotFound(
                 f"Queue {queue.name} does not have the message {message}, and the retained log has no trace of it."
+                f"{_unsearched(page)}"
             )
         return await self._with_earlier_places(found)
 
@@ -148,7 +150,7 @@ class MessageControl:
             at, current = place_of(queue, moved.current_id)
             with suppress(MessageGone):
                 return await self._ask(queue, at, partial(_at, act, current))
-        raise MessageNotFound(f"Queue {queue.name} does not have the message {message}.")
+        raise MessageNotFound(f"Queue {queue.name} does not have the message {message}.{_unsearched(page)}")
 
     async def dead_letters(self, queue: Queue, only_dead: bool) -> DeadLetters:
         """Groups of the newest dead letters of a queue."""
@@ -179,6 +181,16 @@ class MessageControl:
             note = found.note or before.note
             found = found._replace(events=[*before.events, *found.events], complete=before.complete, note=note)
         return found
+
+
+def _unsearched(page: PeekPage | None) -> str:
+    """What a search by the id with which a message was sent has left out."""
+    if page is None or page.complete:
+        return ""
+    return (
+        f" If it was moved there, it may be further back: only its first {page.examined:,} messages were examined. "
+        "Use the message's current id."
+    )
 
 
 async def _at(act: Callable[[ShardPort, int], Awaitable[None]], sequence: int, port: ShardPort) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from batonq.core.payload import encode_payload
+from batonq.core.records import State
 from batonq.core.shard.commands.operator import Destination
 from batonq.core.shard.state.columns import NIL
 from batonq.errors import InvalidInput, LogError, MessageGone, Unavailable
@@ -11,6 +14,9 @@ from batonq.node.messages.log_reader import read_message
 from batonq.node.messages.peek import first_after, warm
 from batonq.node.shard_host.host import ShardHost, committed
 
+MOVES_MAX = 8
+SETTLED_S = 2.0
+LOOK_S = 0.02
 READS_MAX = 3  # a message may be carried forward in the log while it is read
 
 
@@ -22,10 +28,33 @@ async def delete_message(host: ShardHost, queue: int, sequence: int) -> None:
 
 
 async def retry_message(host: ShardHost, queue: int, sequence: int, to: Destination | None) -> None:
-    """Raises MessageGone, MessageHeld, JobConflict, InvalidInput, OverLimit."""
-    slot = await _slot_of(host, queue, sequence)
-    host.run(host.shard.retry_message, queue, slot, sequence, to, host.admit(adds=True))
-    await _done(host)
+    """Raises MessageGone, MessageHeld, JobConflict, InvalidInput, OverLimit, and Unavailable if the message was to be
+    moved and has come back.
+    """
+    for _ in range(MOVES_MAX):
+        slot = await _slot_of(host, queue, sequence)
+        moves = to is not None or host.shard.state_at(slot) == State.DEAD
+        host.run(host.shard.retry_message, queue, slot, sequence, to, host.admit(adds=True))
+        await _done(host)
+        if not moves or not await _came_back(host, slot, sequence):
+            return
+    raise Unavailable(
+        "The queue that the message would return to has refused it: it is full, or has been changed or deleted. Retry "
+        "later."
+    )
+
+
+async def _came_back(host: ShardHost, slot: int, sequence: int) -> bool:
+    """Whether a message that was moved is here again. A FIFO queue that grows refuses messages whose group another of
+    its shards has by now, and the next attempt goes there. A move that takes long is not waited for.
+    """
+    for _ in range(round(SETTLED_S / LOOK_S)):
+        if not host.serving or not host.shard.has(slot, sequence):
+            return False
+        if host.shard.state_at(slot) != State.OWED:
+            return True
+        await asyncio.sleep(LOOK_S)
+    return False
 
 
 async def edit_message(host: ShardHost, queue: int, sequence: int, edit: str) -> None:

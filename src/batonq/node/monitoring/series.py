@@ -4,6 +4,7 @@ There is one ring of rows per resolution (`RESOLUTIONS`). A row has the values o
 steps in which it changed, so an idle queue costs nothing: a step without a row has rates of 0 and the depth of the step
 before. The server has a row for every step in which this node took samples. A step without such a row is a gap: the
 node was not running. The number of queues is limited; the one that has been idle for the longest time is dropped first.
+If none has been idle, the newest is dropped, so that the others keep their history.
 
 This module has no clock and no I/O: `sampler.py` calls it.
 """
@@ -11,7 +12,7 @@ This module has no clock and no I/O: `sampler.py` calls it.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ _PERCENTILES_AT = _AGE_AT + 1
 _NONE = -1.0  # a percentile of no messages
 _EMPTY_ROW = array("f", [0.0]) * WIDTH
 MARKS_MAX = 200
+BUSY_MS = 60_000  # a queue that changed in this time is not idle
 TREND_POINTS = 20
 VERSION = 1
 
@@ -89,6 +91,11 @@ class Ring:
         drop = bisect_right(self.steps, step) - 1
         if drop > 0:
             del self.steps[:drop], self.values[: drop * WIDTH]
+
+    def drop_from(self, step: int) -> None:
+        """Drop the rows of a step and later ones: of a time that the clock was set back from."""
+        kept = bisect_left(self.steps, step)
+        del self.steps[kept:], self.values[kept * WIDTH :]
 
     def row(self, at: int) -> array[float]:
         return self.values[at * WIDTH : (at + 1) * WIDTH]
@@ -184,7 +191,7 @@ class Book:
         track = self.queues.get(number)
         if track is None:
             if len(self.queues) >= self._queues_max:
-                self._drop_idle(now_ms)
+                self._drop_one(now_ms)
             track = self.queues[number] = Track(now_ms, self._dropped.pop(number, 0))
             if depths_before:
                 track.depths = [*depths_before]
@@ -196,10 +203,13 @@ class Book:
             dirty[number] = None
         return track
 
-    def _drop_idle(self, now_ms: int) -> None:
-        idlest = min(self.queues, key=lambda number: self.queues[number].changed_ms)
-        self._dropped[idlest] = now_ms
-        self._forget_track(idlest)
+    def _drop_one(self, now_ms: int) -> None:
+        chosen = min(self.queues, key=lambda number: self.queues[number].changed_ms)
+        if now_ms - self.queues[chosen].changed_ms < BUSY_MS:
+            # Otherwise queues that are busy in turn would drop each other, and none would have a history.
+            chosen = next(reversed(self.queues))
+        self._dropped[chosen] = now_ms
+        self._forget_track(chosen)
 
     def _forget_track(self, number: int) -> None:
         del self.queues[number]
@@ -344,10 +354,11 @@ class Book:
             int(number): _load_track(told, now_ms) for number, told in data["queues"].items() if int(number) in kept
         }
         marks = [Mark(int(at_ms), str(kind), str(text)) for at_ms, kind, text in data["marks"]]
-        self._dropped = {int(number): int(at_ms) for number, at_ms in data["dropped"].items() if int(number) in kept}
+        dropped = {int(number): min(int(at_ms), now_ms) for number, at_ms in data["dropped"].items()}
+        self._dropped = {number: at_ms for number, at_ms in dropped.items() if number in kept}
         self.server, self.queues, self.marks = server, queues, marks[-MARKS_MAX:]
         while len(self.queues) > self._queues_max:
-            self._drop_idle(now_ms)
+            self._drop_one(now_ms)
 
 
 def window(at: int, now_ms: int) -> tuple[int, int]:
@@ -387,8 +398,8 @@ def _dump_track(track: Track) -> list[Any]:
 
 def _load_track(told: Sequence[Any], now_ms: int) -> Track:
     changed_ms, since_ms, rings = told
-    track = Track(now_ms, int(since_ms))
-    track.changed_ms = int(changed_ms)
+    track = Track(now_ms, min(int(since_ms), now_ms))
+    track.changed_ms = min(int(changed_ms), now_ms)
     for at, (ring, (steps, values)) in enumerate(zip(track.rings, rings, strict=True)):
         ring.steps.frombytes(steps)
         ring.values.frombytes(values)
@@ -397,4 +408,5 @@ def _load_track(told: Sequence[Any], now_ms: int) -> Track:
             raise ValueError("the rows of a time series do not fit together")
         first, _ = window(at, now_ms)
         ring.drop_before(first)
+        ring.drop_from(now_ms // (RESOLUTIONS[at].step_s * 1000))
     return track

@@ -26,13 +26,12 @@ from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.transfers import NO_QUEUE, Transfers
 from batonq.core.shard.state.columns import NIL
-from batonq.core.shard.state.job_book import JobBook
+from batonq.core.shard.state.job_book import DELETE, JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
-DELETE = "delete"  # the kind of a job that deletes messages
 INTERVAL_MS = 100
 SOON_MS = 1  # until the next step, after one that reached its limits
 RAMP_BEGINS_AT = 0.1  # share of the rate

@@ -69,7 +69,7 @@ class OperatorCommands:
         now = self.expiry.begin(now)
         queue = self._queue_of(number, slot, sequence)
         if self.columns.state[slot] == _DELAYED:
-            self.journal.format = max(self.journal.format, EDITING_VERSION)
+            self.journal.use_format(EDITING_VERSION)
         self.edit(queue, slot, payload, 0, now)
 
     def retry_message(self, number: int, slot: int, sequence: int, to: Destination | None, now: int) -> None:

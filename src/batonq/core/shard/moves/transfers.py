@@ -256,7 +256,7 @@ class Transfers:
             )
             self.on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
             if verdict == Reason.REFUSED_MOVED:
-                self.journal.format = max(self.journal.format, SPREAD_VERSION)
+                self.journal.use_format(SPREAD_VERSION)
             if goes_on and reason == Reason.REDRIVE:
                 self._go_back(self.jobs.active_on(queue.number), columns.sequence[slot], now)
             elif verdict != Reason.ACCEPTED and not goes_on:

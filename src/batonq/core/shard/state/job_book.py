@@ -9,9 +9,10 @@ from itertools import islice
 from typing import Any
 
 from batonq.core.commands import Job
-from batonq.core.records import Type
+from batonq.core.records import DELETING_VERSION, Type
 from batonq.core.shard.state.journal import Journal
 
+DELETE = "delete"  # the kind of a job that deletes messages
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that has not ended
 KEPT_MAX = 10  # ended jobs kept per queue
 # Ended jobs kept in total, because queues come and go. Active jobs do not count, so that a book loads unchanged.
@@ -43,6 +44,8 @@ class JobBook(dict[str, Job]):
     def on_job(self, values: dict[str, Any]) -> None:
         job = Job.from_values(values)
         self._journal.note_format(job.destination_spread or "".join(job.origin_spreads.values()))
+        if job.kind == DELETE:
+            self._journal.use_format(DELETING_VERSION)
         self.put(job)
         if job.state not in ACTIVE:
             self.pace.pop(job.id, None)

@@ -18,9 +18,13 @@ class Journal:
         self.last_time_ms = 0
         self.before_base = 0  # recovery: records of unknown messages are skipped until the Base of this first frame
 
+    def use_format(self, version: int) -> None:
+        """Write the frames from now on in this version or a later one."""
+        self.format = max(self.format, version)
+
     def note_format(self, spread: str) -> None:
         """Raise the frame format if the state now concerns a queue on several shards, that is if `spread` is not
         empty.
         """
         if spread:
-            self.format = max(self.format, SPREAD_VERSION)
+            self.use_format(SPREAD_VERSION)
