@@ -81,3 +81,15 @@ def test_the_alarms_of_queues_stay_while_their_shard_is_away(tmp_path: Path) -> 
         await node.stop()
 
     run_virtual(main)
+
+
+def test_a_stopped_shard_does_not_hide_another_whose_number_it_begins_with(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=11, alarm_disk_share=0.9999)
+        node.alarms.put("shard-stopped", "Shard 10 stopped.", of=10)
+        await node.shards[1].close()
+        await asyncio.sleep(120)
+        assert sorted(ids(node)) == ["shard-stopped.10", "shard-unserved.1"]
+        await node.stop()
+
+    run_virtual(main)

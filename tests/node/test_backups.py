@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from batonq.core.records import Type
 from batonq.errors import BatonError, InvalidInput, LogCorrupt, NotFound, OverLimit, Unavailable
 from batonq.log.backup_files import Backup as BackupFiles
-from batonq.log.backup_files import BackupLog, LogWriter, Manifest, make_tar, write_manifest
+from batonq.log.backup_files import BackupLog, LogWriter, Manifest, make_tar, restore, write_manifest
 from batonq.log.frames import Frame
 from batonq.log.interface import Log, Room
 from batonq.log.layout import CATALOG_SHARD
@@ -387,6 +388,21 @@ def test_a_backup_that_was_changed_is_not_restored(tmp_path: Path) -> None:
     (tmp_path / "saved" / "backup.json").write_text(json.dumps(found))
     with pytest.raises(LogCorrupt, match="another digest"):
         read()
+
+
+def test_a_mount_point_is_refused_before_anything_is_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty volume is an empty directory, but it cannot be replaced by the restored one."""
+    catalog = BackupLog(CATALOG_SHARD, 1, 1, "", 0, hashlib.sha256().hexdigest())
+    (tmp_path / catalog.file).touch()
+    write_manifest(str(tmp_path), Manifest(0, "1", "1", ACCOUNT, (catalog,)))
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    monkeypatch.setattr("os.path.ismount", lambda path: path == str(volume))
+    with BackupFiles(str(tmp_path)) as backup:
+        with pytest.raises(InvalidInput, match=r"is a mount point.*volume/data"):
+            restore(backup, str(volume), now_ms=0)
+        restore(backup, str(volume / "data"), now_ms=0)
+    assert [each.name for each in volume.iterdir()] == ["data"]
 
 
 def test_a_file_that_appears_meanwhile_is_not_replaced_or_removed(tmp_path: Path) -> None:

@@ -297,6 +297,11 @@ def restore(
         raise InvalidInput(
             f"{data_directory} exists and is not an empty directory. A backup is restored into a new directory only."
         )
+    if os.path.ismount(target):  # it could not be replaced at the end
+        raise InvalidInput(
+            f"{data_directory} is a mount point. Restore into a new directory inside it, such as "
+            f"{os.path.join(data_directory, 'data')}."
+        )
     unfinished = f"{target}.restoring"
     try:
         if os.path.exists(unfinished):

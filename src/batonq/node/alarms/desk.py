@@ -15,7 +15,7 @@ import msgspec
 from batonq.core.catalog.entries import QueueEntry
 from batonq.errors import BatonError, InvalidInput, NotFound
 from batonq.node import events
-from batonq.node.alarms.book import HISTORY_MAX, NOTE_LENGTH_MAX, Alarm, AlarmBook, merged, queue_id
+from batonq.node.alarms.book import HISTORY_MAX, NOTE_LENGTH_MAX, Alarm, AlarmBook, alarm_id, merged, queue_id
 from batonq.node.alarms.rules import Marks, NodeFacts, QueueFacts, Rules, ShardFacts
 from batonq.node.alarms.store import AlarmStore
 from batonq.node.alarms.usual import UsualDepths
@@ -176,11 +176,12 @@ class AlarmDesk:
                     rules.add_empty_queue(id, counters.received, reading.waiters)
             await asyncio.sleep(0)
         self._queues_read = len(overview.queues)
-        stopped = {alarm.id for alarm in overview.alarms if alarm.kind == STOPPED}
+        # Without the node that raised it, which the id names after @.
+        stopped = {alarm.id.partition("@")[0] for alarm in overview.alarms if alarm.kind == STOPPED}
         shards = [
             ShardFacts(shard.number, shard.state, shard.why, ownership.moves.get(shard.number, 0))
             for shard in overview.shards
-            if not any(id.startswith(f"{STOPPED}.{shard.number}") for id in stopped)
+            if alarm_id(STOPPED, shard.number) not in stopped
         ]
         rules.add_servers(shards, self._node_facts(overview, ownership))
         outcome = rules.finish(known, known - read)
