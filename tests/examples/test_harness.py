@@ -49,5 +49,5 @@ def test_a_count_below_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_command_that_has_ended_says_why(tmp_path: Path) -> None:
     with Command("outbox", "no-such-action", output=tmp_path / "log") as command:
         command._process.wait()
-        with pytest.raises(NotStarted, match="invalid choice"):
+        with pytest.raises(NotStarted, match="unknown command"):
             command.check()
