@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from batonq.api.ui.view import Mistake
 from batonq.queue_attributes import REST_ATTRIBUTES, QueueAttribute, ValueKind, camel
 
 Kind = Literal["number", "flag", "choice", "text", "json", "tags"]
@@ -74,6 +75,17 @@ class Field:
     unit: str = ""
     fifo_only: bool = False
     default: str = ""
+
+    @property
+    def input(self) -> str:
+        """The id of its element on a page."""
+        return "f-" + self.name.replace(".", "-")
+
+    @property
+    def words(self) -> str:
+        """Its name within a sentence: visibility timeout, deduplication window, SLA."""
+        label = self.label if self.label[:2].isupper() else self.label[:1].lower() + self.label[1:]
+        return f"{self.group.lower()} {label}" if "." in self.name else label
 
     def shown(self, queue: Mapping[str, Any]) -> str:
         """The current value as the form shows it; empty for a field that is not set."""
@@ -209,6 +221,21 @@ def changes(form: Mapping[str, str], queue: Mapping[str, Any], *, fifo: bool) ->
         else:
             body[field.name] = value
     return body, wrong
+
+
+def changed(body: Mapping[str, Any]) -> list[Field]:
+    """The fields that the body of a request changes, in the order of the form."""
+
+    def named(field: Field) -> bool:
+        parent, _, member = field.name.rpartition(".")
+        return member in (body.get(parent) or {}) if parent else member in body
+
+    return [field for field in FIELDS if named(field)]
+
+
+def mistakes(wrong: Mapping[str, str]) -> list[Mistake]:
+    """What is wrong with the fields of a form, in the order of the form."""
+    return [Mistake(field.input, field.label, wrong[field.name]) for field in FIELDS if field.name in wrong]
 
 
 def blamed(detail: str) -> str:
