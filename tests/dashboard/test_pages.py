@@ -314,7 +314,7 @@ def test_sending_a_test_message(browser: Browser, rest: FakeRest) -> None:
     [
         ({"body": "{", "kind": "json"}, "This is not JSON"),
         ({"body": "1", "attributes": "["}, "Write attributes as a JSON object"),
-        ({"body": "1", "delay": "soon"}, "Write the delay as a number of seconds."),
+        ({"body": "1", "delay": "soon"}, "Write the delay as a number of seconds, or as 250ms, 5m or 2h."),
         ({"body": "x" * 300_000, "kind": "text"}, "A test message may have 262,144 bytes; this one has 300,000."),
     ],
 )

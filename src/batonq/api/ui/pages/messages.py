@@ -9,6 +9,7 @@ from batonq.api.ui.backend import Problem, path_of, segment
 from batonq.api.ui.pages import queue as queue_page
 from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Mistake, Page, Redirect, View
+from batonq.quantities import read_duration_s
 
 PAGE = 25
 RECEIVE_MAX = 10
@@ -101,9 +102,9 @@ def message_of(form: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
             message[field] = form[name].strip()
     if form.get("delay", "").strip():
         try:
-            message["delaySeconds"] = float(form["delay"])
+            message["delaySeconds"] = read_duration_s(form["delay"].strip())
         except ValueError:
-            wrong["delay"] = "Write the delay as a number of seconds."
+            wrong["delay"] = "Write the delay as a number of seconds, or as 250ms, 5m or 2h."
     if form.get("priority", "").strip():
         message["priority"] = form["priority"].strip()
     return message, wrong
@@ -120,9 +121,9 @@ async def _receive(view: View) -> Page:
     wrong: dict[str, str] = {}
     if seconds:
         try:
-            spec["visibilityTimeoutSeconds"] = float(seconds)
+            spec["visibilityTimeoutSeconds"] = read_duration_s(seconds)
         except ValueError:
-            wrong["visibility"] = "Write the visibility timeout as a number of seconds."
+            wrong["visibility"] = "Write the visibility timeout as a number of seconds, or as 5m or 2h."
     received = None
     if not wrong:
         try:

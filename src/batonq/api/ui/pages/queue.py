@@ -71,7 +71,15 @@ def _settings_page(
     given = form or {}
     shown = {field.name: given.get(field.name, field.shown(queue)) for fields in groups.values() for field in fields}
     mistaken = wrong or {}
-    result = page("queue_settings.html", head, groups=groups, shown=shown, wrong=mistaken, queue_tab="/settings")
+    result = page(
+        "queue_settings.html",
+        head,
+        groups=groups,
+        shown=shown,
+        wrong=mistaken,
+        queue_tab="/settings",
+        read_view=queue_fields.read_view,
+    )
     result.status = 422 if mistaken else 200
     result.mistakes = queue_fields.mistakes(mistaken) + [
         Mistake(f"confirm-{what}", label, mistaken[what])
