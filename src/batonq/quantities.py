@@ -1,8 +1,22 @@
-"""Sizes as people write them: 512KiB, 64MiB, 2GiB."""
+"""Sizes and durations as people write them: 512KiB, 64MiB, 2GiB; 250ms, 30s, 5m, 2h, 1d."""
 
 from __future__ import annotations
 
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_TIMES_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def read_duration_s(text: str) -> float:
+    """A duration in seconds; a plain number is seconds. Raises ValueError."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text[len(number) :] or "s"
+    try:
+        value = float(number) * _TIMES_S[unit]
+    except (KeyError, ValueError):
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{text!r} is not a duration such as 250ms, 30s, 5m, 2h or 1d")
+    return value
 
 
 def read_size(text: str) -> int:

@@ -180,7 +180,7 @@ def test_a_key_that_may_only_read_sees_no_forms_and_sends_none(secured: Browser)
     secured.keys.add("READER", role=READ)
     secured.send("POST", "/ui/sign-in", {"key": "READER", "secret": "the-secret"})
     response = secured.send("POST", "/ui/alarm-test", {"form_token": secured.form_token(), "name": "x"})
-    assert response.status == 403 and b"Key READER may only read." in response.body
+    assert response.status == 403 and b"Your key, READER, has the role read" in response.body
     secured.post("/ui/sign-out")  # but it may leave
 
 

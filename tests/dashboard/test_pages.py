@@ -212,8 +212,8 @@ def test_saving_settings_sends_only_the_changes(browser: Browser, rest: FakeRest
     response = browser.post("/ui/queues/orders/settings", retentionSeconds="60", maxReceiveCount="5")
     assert header(response, "Location") == "/ui/queues/orders/settings"
     assert changed(rest) == [(f"PATCH {QUEUE}", {"retentionSeconds": 60})]
-    assert "Changed: retentionSeconds." in text_of(browser.get("/ui/queues/orders/settings"))
-    assert "Changed: retentionSeconds." not in text_of(browser.get("/ui/queues/orders/settings"))
+    assert "Changed: retention." in text_of(browser.get("/ui/queues/orders/settings"))
+    assert "Changed: retention." not in text_of(browser.get("/ui/queues/orders/settings"))
 
 
 def test_a_wrong_value_is_shown_next_to_its_field(browser: Browser, rest: FakeRest) -> None:
@@ -227,7 +227,28 @@ def test_what_rest_refuses_is_shown_next_to_its_field(browser: Browser, rest: Fa
     detail = "The deadLetterQueue has another mode."
     rest.answers[f"PATCH {QUEUE}"] = Refusal(400, "dead_letter_queue_refused", detail)
     page = browser.post("/ui/queues/orders/settings", 422, deadLetterQueue="x.fifo").body.decode()
-    assert page.index('name="deadLetterQueue"') < page.index(detail) < page.index('name="deadLetterOn"')
+    assert page.index('name="deadLetterQueue"') < page.rindex(detail) < page.index('name="deadLetterOn"')
+
+
+def test_what_is_wrong_is_also_said_at_the_top(browser: Browser, rest: FakeRest) -> None:
+    page = browser.post("/ui/queues/orders/settings", 422, retentionSeconds="1", maxReceiveCount="x").body.decode()
+    summary = page[page.index('id="mistakes"') : page.index('class="tabs"')]
+    assert '<a href="#f-retentionSeconds">Retention</a>: Use 60 to 1,209,600.' in summary
+    assert '<a href="#f-maxReceiveCount">Maximum receives</a>' in summary and 'id="f-maxReceiveCount"' in page
+    page = browser.post("/ui/queues/orders/purge", 422, confirm="other").body.decode()
+    assert '<a href="#confirm-purge">Purge</a>' in page and 'id="confirm-purge"' in page
+    assert '<a href="/ui/queues/orders/settings" aria-current="page">Settings</a>' in page
+    page = browser.post("/ui/queues/orders/try", 422, action="send", body="{").body.decode()
+    assert '<a href="#body">Body</a>: This is not JSON' in page
+    page = browser.post("/ui/create-queue", 422, name="").body.decode()
+    assert '<a href="#name">Name</a>: Give the queue a name.' in page
+    assert not changed(rest)
+
+
+def test_a_refusal_that_names_no_field_is_shown_too(browser: Browser, rest: FakeRest) -> None:
+    rest.answers[f"PATCH {QUEUE}"] = Refusal(400, "invalid_input", "That does not work.")
+    page = browser.post("/ui/queues/orders/settings", 422, **{"deduplication.windowSeconds": "60"}).body.decode()
+    assert '<a href="#f-deduplication-windowSeconds">Window</a>: That does not work.' in page
 
 
 # --- what destroys
@@ -293,7 +314,7 @@ def test_sending_a_test_message(browser: Browser, rest: FakeRest) -> None:
     [
         ({"body": "{", "kind": "json"}, "This is not JSON"),
         ({"body": "1", "attributes": "["}, "Write attributes as a JSON object"),
-        ({"body": "1", "delay": "soon"}, "Write the delay as a number of seconds."),
+        ({"body": "1", "delay": "soon"}, "Write the delay as a number of seconds, or as 250ms, 5m or 2h."),
         ({"body": "x" * 300_000, "kind": "text"}, "A test message may have 262,144 bytes; this one has 300,000."),
     ],
 )
@@ -331,7 +352,14 @@ def test_returning_a_message_counts_no_attempt(browser: Browser, rest: FakeRest)
 
 def test_a_read_only_dashboard_shows_no_forms_and_refuses_them(rest: FakeRest) -> None:
     browser = Browser(rest, read_only=True)
-    for path in ("/ui", "/ui/queues", "/ui/queues/orders", "/ui/queues/orders/settings", "/ui/create-queue"):
+    for path in (
+        "/ui",
+        "/ui/queues",
+        "/ui/queues/orders",
+        "/ui/queues/orders/settings",
+        "/ui/queues/orders/try",
+        "/ui/create-queue",
+    ):
         page = browser.get(path)
         assert 'method="post"' not in page and "Create a queue</a>" not in page, path
         assert "read-only" in page

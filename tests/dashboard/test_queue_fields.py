@@ -90,6 +90,48 @@ def test_changes_become_a_request_that_rest_takes() -> None:
     msgspec.json.decode(json.dumps(body), type=QueueChanges)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("retentionSeconds", "4d", 345_600),
+        ("retentionSeconds", "12h", 43_200),
+        ("retentionSeconds", "1.5h", 5_400),
+        ("retentionSeconds", "1.1h", 3_960),
+        ("retentionSeconds", "4 d", 345_600),
+        ("retentionSeconds", "61000ms", 61),
+        ("maxMessageBytes", "64KiB", 65_536),
+        ("maxMessageBytes", "65,536", 65_536),
+    ],
+)
+def test_quantities_with_units(name: str, text: str, value: int) -> None:
+    assert parse(BY_NAME[name], text) == value
+
+
+def test_the_same_value_in_another_unit_changes_nothing() -> None:
+    assert changes({"retentionSeconds": "4d"}, QUEUE, fifo=False) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "shown", "said"),
+    [
+        ("retentionSeconds", "345600", "4 d (345,600 s)"),
+        ("retentionSeconds", "30", "30 s"),
+        ("maxMessageBytes", "262144", "256 KiB (262,144 B)"),
+        ("maxMessages", "120000", "120,000"),
+        ("deadLetterQueue", "", ""),
+        ("deadLetterQueue", "2024", "2024"),
+    ],
+)
+def test_values_for_those_who_only_read(name: str, shown: str, said: str) -> None:
+    assert queue_fields.read_view(BY_NAME[name], shown) == said
+
+
+def test_what_changed_is_said_in_words() -> None:
+    body = {"slaSeconds": 5, "deduplication": {"windowSeconds": 60}, "defaultVisibilityTimeoutSeconds": 9, "tags": {}}
+    words = {field.words for field in queue_fields.changed(body)}
+    assert words == {"visibility timeout", "deduplication window", "SLA", "tags"}
+
+
 def test_all_tags_can_be_removed() -> None:
     assert changes({"tags": ""}, QUEUE, fifo=False) == ({"tags": {}}, {})
 
@@ -98,7 +140,13 @@ def test_all_tags_can_be_removed() -> None:
     ("name", "text", "said"),
     [
         ("retentionSeconds", "59", "Use 60 to 1,209,600."),
-        ("retentionSeconds", "one day", "'one day' is not a whole number. Use 60 to 1,209,600."),
+        ("retentionSeconds", "one day", "'one day' is not a whole number of seconds, such as 90, 12h or 4d. Use 60"),
+        ("retentionSeconds", "20d", "Use 60 to 1,209,600."),
+        ("retentionSeconds", "4x", "is not a whole number"),
+        ("retentionSeconds", "60500ms", "is not a whole number"),
+        ("retentionSeconds", "64KiB", "is not a whole number"),
+        ("maxMessageBytes", "4d", "is not a whole number of bytes, such as 65536 or 64KiB."),
+        ("maxReceiveCount", "4d", "'4d' is not a whole number. Use"),
         ("retentionSeconds", "60.5", "is not a whole number"),
         ("retentionSeconds", "9" * 100, "is not a whole number"),
         ("retentionSeconds", "-1", "is not a whole number"),

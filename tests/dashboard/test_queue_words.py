@@ -19,6 +19,8 @@ from batonq.api.ui.queue_words import sentence
             "1 message waits, the oldest for 2 s.",
             "ok",
         ),
+        ({}, {"visible": 1, "oldestAgeSeconds": 0.01}, "1 message waits, the oldest for 0 s.", "ok"),
+        ({}, {"visible": 1, "oldestAgeSeconds": 60.0}, "1 message waits, the oldest for 1 min.", "ok"),
         (
             {},
             {"visible": 290, "oldestAgeSeconds": 240.0},

@@ -64,7 +64,7 @@ def test_a_wrong_setting_is_explained_next_to_its_field(opened: Opened, rest: Re
     page.get_by_label("Retention").fill("120")
     page.get_by_label("Tags").fill("team=shop")
     page.get_by_role("button", name="Save settings").click()
-    expect(page.locator(".notice")).to_have_text("Changed: retentionSeconds, tags.")
+    expect(page.locator(".notice")).to_have_text("Changed: retention, tags.")
     found = rest("GET", f"/v1/queues/{queue}")
     assert (found["retentionSeconds"], found["tags"]) == (120, {"team": "shop"})
 

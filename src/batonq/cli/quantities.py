@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from batonq.quantities import read_size
-
-_TIMES_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+from batonq.quantities import read_duration_s, read_size
 
 
 def parse_duration_s(text: str) -> float:
     """A duration in seconds; a plain number is seconds. Raises argparse's error, so it can be an argument's type."""
-    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
-    unit = text[len(number) :] or "s"
     try:
-        value = float(number) * _TIMES_S[unit]
-    except (KeyError, ValueError):
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 250ms, 30s, 5m, 2h or 1d")
-    return value
+        return read_duration_s(text)
+    except ValueError as problem:
+        raise argparse.ArgumentTypeError(str(problem)) from None
 
 
 def parse_bytes(text: str) -> int:

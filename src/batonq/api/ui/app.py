@@ -63,7 +63,6 @@ HEADERS = (
     ("Referrer-Policy", "same-origin"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
 )
-READ_ONLY = "This dashboard is read-only: it cannot change anything."
 NO_STORE = ("Cache-Control", "no-store")
 
 logger = logging.getLogger("batonq.ui")
@@ -165,7 +164,7 @@ class UiApp:
         assert route.act is not None
         view = self._view(request, session, caller, names, pairs)
         if not view.can_write:
-            raise Problem(403, "read_only", READ_ONLY if self._read_only else f"Key {view.who} may only read.")
+            raise Problem(403, "read_only", view.why_no_changes)
         return await self._run(route, route.act, view, session, None)
 
     async def _run(
@@ -222,6 +221,7 @@ class UiApp:
             account=caller.account,
             who=who,
             operator=caller.operator,
+            read_only=self._read_only,
         )
 
     def _shared(self, view: View, route: Route, session: Session | None, notice: str = "") -> dict[str, Any]:
@@ -232,7 +232,6 @@ class UiApp:
             "tab": route.tab,
             "form_token": self._sessions.form_token(session) if session is not None else "",
             "notice": notice,
-            "read_only": self._read_only,
         }
 
     # --- live updates

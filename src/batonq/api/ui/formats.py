@@ -52,7 +52,7 @@ def duration(seconds: float | None) -> str:
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{seconds / size:.1f}".removesuffix(".0") + f" {unit}"
-    whole = seconds >= 10 or float(seconds).is_integer()
+    whole = seconds >= 10 or seconds < 0.05 or float(seconds).is_integer()
     return f"{seconds:.0f} s" if whole else f"{seconds:.1f} s"
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from batonq.api.ui import formats
+from batonq.api.ui.view import Mistake
+from batonq.quantities import read_duration_s, read_size
 from batonq.queue_attributes import REST_ATTRIBUTES, QueueAttribute, ValueKind, camel
 
 Kind = Literal["number", "flag", "choice", "text", "json", "tags"]
@@ -38,6 +41,7 @@ REST_OF_THEM = "Limits and placement"
 # Fields that the page for a new queue shows at once.
 FIRST = ("dead_letter_queue", "max_receive_count", "default_visibility_timeout_seconds", "retention_seconds")
 _UNITS = {"seconds": "seconds", "bytes": "bytes"}
+_FORMS = {"": "", "seconds": " of seconds, such as 90, 12h or 4d", "bytes": " of bytes, such as 65536 or 64KiB"}
 _LABELS = {
     "default_visibility_timeout_seconds": "Visibility timeout",
     "max_receive_count": "Maximum receives",
@@ -75,12 +79,36 @@ class Field:
     fifo_only: bool = False
     default: str = ""
 
+    @property
+    def input(self) -> str:
+        """The id of its element on a page."""
+        return "f-" + self.name.replace(".", "-")
+
+    @property
+    def words(self) -> str:
+        """Its name within a sentence: visibility timeout, deduplication window, SLA."""
+        label = self.label if self.label[:2].isupper() else self.label[:1].lower() + self.label[1:]
+        return f"{self.group.lower()} {label}" if "." in self.name else label
+
     def shown(self, queue: Mapping[str, Any]) -> str:
         """The current value as the form shows it; empty for a field that is not set."""
         value: Any = queue
         for part in self.name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return written(self, value)
+
+
+def read_view(field: Field, shown: str) -> str:
+    """A value for those who cannot change it: 4 d (345,600 s), 256.0 KiB (262,144 B), 120,000."""
+    if field.kind != "number" or not shown.isdecimal():
+        return shown
+    value, grouped = int(shown), f"{int(shown):,}"
+    if not field.unit:
+        return grouped
+    short, exact = (
+        (formats.duration(value), f"{grouped} s") if field.unit == "seconds" else (formats.size(value), f"{grouped} B")
+    )
+    return exact if short.replace(",", "") == exact.replace(",", "") else f"{short} ({exact})"
 
 
 def written(field: Field, value: Any) -> str:
@@ -150,12 +178,14 @@ def parse(field: Field, text: str) -> Any:
     """The value of a field as REST takes it. Raises Wrong, with a text for people."""
     text = text.strip()
     if field.kind == "number":
-        plain = text.replace(",", "").replace("_", "")
-        if not plain.isascii() or not plain.isdecimal() or len(plain) > 16:
-            raise Wrong(f"{text[:40]!r} is not a whole number. Use {field.low:,} to {field.high:,}.")
-        if not field.low <= int(plain) <= field.high:
+        value = _whole(text.replace(",", "").replace("_", ""), field.unit)
+        if value is None:
+            raise Wrong(
+                f"{text[:40]!r} is not a whole number{_FORMS[field.unit]}. Use {field.low:,} to {field.high:,}."
+            )
+        if not field.low <= value <= field.high:
             raise Wrong(f"Use {field.low:,} to {field.high:,}.")
-        return int(plain)
+        return value
     if field.kind == "flag":
         return text == "true"
     if field.kind == "choice":
@@ -170,6 +200,22 @@ def parse(field: Field, text: str) -> Any:
     if field.kind == "tags":
         return dict(_tags(text))
     return text
+
+
+def _whole(text: str, unit: str) -> int | None:
+    """A whole number, which may be written with a unit where the field has one; None if it is not."""
+    if not text.isascii() or len(text) > 16:
+        return None
+    if text.isdecimal():
+        return int(text)
+    if not unit or not text[:1].isdecimal():
+        return None
+    try:
+        given = read_duration_s(text.replace(" ", "").lower()) if unit == "seconds" else read_size(text)
+    except ValueError:
+        return None
+    value = round(given, 3)  # 1.1 hours are not exactly 3,960 seconds
+    return int(value) if value == int(value) else None
 
 
 def _tags(text: str) -> Iterator[tuple[str, str]]:
@@ -209,6 +255,21 @@ def changes(form: Mapping[str, str], queue: Mapping[str, Any], *, fifo: bool) ->
         else:
             body[field.name] = value
     return body, wrong
+
+
+def changed(body: Mapping[str, Any]) -> list[Field]:
+    """The fields that the body of a request changes, in the order of the form."""
+
+    def named(field: Field) -> bool:
+        parent, _, member = field.name.rpartition(".")
+        return member in (body.get(parent) or {}) if parent else member in body
+
+    return [field for field in FIELDS if named(field)]
+
+
+def mistakes(wrong: Mapping[str, str]) -> list[Mistake]:
+    """What is wrong with the fields of a form, in the order of the form."""
+    return [Mistake(field.input, field.label, wrong[field.name]) for field in FIELDS if field.name in wrong]
 
 
 def blamed(detail: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from batonq.api.ui.formats import duration, number, plural, rate
 from batonq.api.ui.view import Level
+from batonq.node.alarms.verdict import UNATTENDED_MS
 
 
 def sentence(queue: Mapping[str, Any], stats: Mapping[str, Any], *, dead_letters: bool = False) -> tuple[str, Level]:
@@ -26,7 +27,8 @@ def sentence(queue: Mapping[str, Any], stats: Mapping[str, Any], *, dead_letters
         parts[0] = parts[0][0].lower() + parts[0][1:]
         parts.insert(0, f"{duration(oldest_s - sla_s)} behind its SLA of {duration(sla_s)}")
         level = "warning"
-    if visible and not in_flight and not stats.get("waitingReceives") and not stats.get("receivedPerSecond"):
+    attended = in_flight or stats.get("waitingReceives") or stats.get("receivedPerSecond")
+    if visible and not attended and oldest_s * 1000 > UNATTENDED_MS:
         parts.append("nobody receives")
         level = "warning"
     elif visible:

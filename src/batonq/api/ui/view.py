@@ -28,11 +28,19 @@ class View:
     account: str = ""  # of the caller
     who: str = ""  # the signed-in caller as shown; empty in the development profile
     operator: bool = True  # may see the whole server
+    read_only: bool = False  # nobody may change anything here
 
     @property
     def can_write(self) -> bool:
         """Whether buttons and forms are shown."""
         return self.backend.writable
+
+    @property
+    def why_no_changes(self) -> str:
+        """What a page says in place of a form that the caller may not send."""
+        if self.read_only:
+            return "This dashboard is read-only: it cannot change anything."
+        return f"Your key, {self.who}, has the role read: it may only read."
 
     @property
     def form(self) -> dict[str, str]:
@@ -80,6 +88,15 @@ class Page:
     values: dict[str, Any] = field(default_factory=dict)
     status: int = 200
     links: dict[str, str] = field(default_factory=dict)  # parts of the sentence that lead somewhere
+    mistakes: list[Mistake] = field(default_factory=list)  # of a submitted form, shown above everything else
+
+
+class Mistake(NamedTuple):
+    """What is wrong with a field of a form. `input` is the id of the element to correct."""
+
+    input: str
+    label: str
+    text: str
 
 
 class Redirect(NamedTuple):

@@ -10,24 +10,32 @@ from batonq.api.ui.backend import Problem, path_of, segment
 from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Page, Redirect, View
 
+CAUSE_LENGTH_MAX = 160
 BODY_BYTES_EDITED_MAX = 256 * 1024  # a longer body is not edited in a browser
 # What each event of a message's history looks like: a shape, and a class for its colour.
 _FAILED = ("nacked", "leaseExpired", "dead", "expired", "deleted", "purged", "moveRefused")
 _DONE = ("acknowledged", "acknowledgedLate")
 
 
-async def show(view: View) -> Page:
+async def show(view: View) -> Page | Redirect:
     queue, message_id = view.names["queue"], view.names["message"]
     message = await view.backend.get(path_of("queues", queue, "messages", message_id))
+    if message["currentId"] != message_id:
+        return Redirect(address(queue, message["currentId"]))
+    return page_of(view, queue, message)
+
+
+def page_of(view: View, queue: str, message: dict[str, Any]) -> Page:
     return Page(
-        f"Message {short(message_id)}",
+        f"Message {short(message['currentId'])}",
         "message.html",
-        message.get("why") or message.get("where", ""),
-        "warning" if message.get("state") == "DEAD" else "plain",
+        headline(message),
+        "warning" if message.get("state") == "DEAD" or message.get("deadLetter") else "plain",
         {
             "queue": queue,
             "message": message,
-            "address": address(queue, message["messageId"]),
+            "address": address(queue, message["currentId"]),
+            "retry": retry_label(message),
             "timeline": [event_row(event) for event in message.get("history", ())],
             "facts": facts(message, view.now_ms),
             "text": editable(message),
@@ -43,8 +51,14 @@ async def act(view: View) -> Redirect | Page:
 
 async def retry(view: View) -> Redirect:
     queue, message_id = view.names["queue"], view.names["message"]
-    await view.backend.change("POST", path_of("queues", queue, "messages", message_id) + ":retry")
-    return Redirect(address(queue, message_id), "The message is visible now: a consumer can receive it.")
+    message = await view.backend.change("POST", path_of("queues", queue, "messages", message_id) + ":retry")
+    source = next((event["toQueue"] for event in reversed(message.get("history", ())) if event.get("toQueue")), "")
+    if message["state"] == "DELETED" and source and message.get("movedAs"):
+        return Redirect(address(source, message["movedAs"]), f"The message is redriven: it is in {source} again.")
+    here = address(queue, message["currentId"])
+    if message["state"] == "VISIBLE" and not message.get("deadLetter"):
+        return Redirect(here, "The message is visible now: a consumer can receive it.")
+    return Redirect(here, message.get("why") or message.get("where", ""))
 
 
 async def delete(view: View) -> Redirect:
@@ -61,12 +75,33 @@ async def edit(view: View) -> Redirect | Page:
     except Problem as problem:
         if problem.status in (403, 404):
             raise
-        page = await show(view)
+        message = await view.backend.get(path_of("queues", queue, "messages", message_id))
+        page = page_of(view, queue, message)
         page.values |= {"problem": problem, "text": view.form}
         page.status = problem.status
         return page
-    now_called = changed.get("messageId", message_id) if isinstance(changed, dict) else message_id
-    return Redirect(address(queue, now_called), "The message is changed.")
+    return Redirect(address(queue, changed["currentId"]), "The message is changed.")
+
+
+def headline(message: dict[str, Any]) -> str:
+    """Where the message is, or for a dead letter, where it comes from and why."""
+    why: str = message.get("why") or message.get("where", "")
+    letter = message.get("deadLetter")
+    if not letter:
+        return why
+    cause = " ".join(letter[name] for name in ("errorClass", "reason") if letter.get(name))[:CAUSE_LENGTH_MAX]
+    attempts = formats.plural(letter.get("attempts", 0), "attempt")
+    said = f"Dead letter of {letter.get('queue') or 'a deleted queue'}: {cause or 'no error was reported'}, {attempts}."
+    return said if message.get("state") == "VISIBLE" else f"{said} {why}"
+
+
+def retry_label(message: dict[str, Any]) -> str:
+    """What REST's retry would do with this message, as the text of a button; empty if it would do nothing."""
+    state, letter = message.get("state"), message.get("deadLetter")
+    if letter:
+        movable = state in ("VISIBLE", "DELAYED", "DEAD") and letter.get("queue")
+        return f"Redrive to {letter['queue']}" if movable else ""
+    return "Make visible now" if state in ("DELAYED", "DEAD") else ""
 
 
 def changes_of(form: dict[str, str]) -> dict[str, Any]:
@@ -139,6 +174,7 @@ def facts(message: dict[str, Any], now_ms: int) -> list[tuple[str, Any]]:
     """Label and value of each property that this message has."""
     given: list[tuple[str, Any]] = [
         ("state", words(message.get("state", ""))),
+        ("sent as", message["messageId"] if message.get("messageId") != message.get("currentId") else None),
         ("receives", formats.number(message.get("receiveCount", 0))),
         ("sent", formats.when(message.get("sentAtMs"), now_ms)),
         ("first received", message.get("firstReceivedAtMs") and formats.when(message["firstReceivedAtMs"], now_ms)),

@@ -8,12 +8,15 @@ from typing import Any
 from batonq.api.ui.backend import Problem, path_of, segment
 from batonq.api.ui.pages import queue as queue_page
 from batonq.api.ui.routes import Route
-from batonq.api.ui.view import Page, Redirect, View
+from batonq.api.ui.view import Mistake, Page, Redirect, View
+from batonq.quantities import read_duration_s
 
 PAGE = 25
 RECEIVE_MAX = 10
 STATES = ("", "VISIBLE", "IN_FLIGHT", "DELAYED", "OWED", "DEAD")
 CONSUMER = "dashboard"
+# The fields of the forms to send and to receive, by the ids of their elements.
+_LABELS = (("body", "Body"), ("attributes", "Attributes"), ("delay", "Delay"), ("visibility", "Visibility timeout"))
 BODY_BYTES_MAX = 256 * 1024  # of a test message
 
 
@@ -43,7 +46,10 @@ async def show_try(view: View) -> Page:
 
 def _try_page(head: dict[str, Any], **values: Any) -> Page:
     known = {"form": {}, "wrong": {}, "sent": None, "received": None, **values}
-    return queue_page.page("queue_try.html", head, **known)
+    page = queue_page.page("queue_try.html", head, **known)
+    page.mistakes = [Mistake(name, label, known["wrong"][name]) for name, label in _LABELS if name in known["wrong"]]
+    page.status = 422 if page.mistakes else 200
+    return page
 
 
 async def act_try(view: View) -> Page | Redirect:
@@ -69,9 +75,7 @@ async def _send(view: View) -> Page:
             if problem.status in (401, 403, 404):
                 raise
             wrong["body"] = problem.detail
-    page = _try_page(await queue_page.top(view), form=form, wrong=wrong, sent=sent)
-    page.status = 422 if wrong else 200
-    return page
+    return _try_page(await queue_page.top(view), form=form, wrong=wrong, sent=sent)
 
 
 def message_of(form: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -98,9 +102,9 @@ def message_of(form: dict[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
             message[field] = form[name].strip()
     if form.get("delay", "").strip():
         try:
-            message["delaySeconds"] = float(form["delay"])
+            message["delaySeconds"] = read_duration_s(form["delay"].strip())
         except ValueError:
-            wrong["delay"] = "Write the delay as a number of seconds."
+            wrong["delay"] = "Write the delay as a number of seconds, or as 250ms, 5m or 2h."
     if form.get("priority", "").strip():
         message["priority"] = form["priority"].strip()
     return message, wrong
@@ -117,9 +121,9 @@ async def _receive(view: View) -> Page:
     wrong: dict[str, str] = {}
     if seconds:
         try:
-            spec["visibilityTimeoutSeconds"] = float(seconds)
+            spec["visibilityTimeoutSeconds"] = read_duration_s(seconds)
         except ValueError:
-            wrong["visibility"] = "Write the visibility timeout as a number of seconds."
+            wrong["visibility"] = "Write the visibility timeout as a number of seconds, or as 5m or 2h."
     received = None
     if not wrong:
         try:
@@ -129,9 +133,7 @@ async def _receive(view: View) -> Page:
             if problem.status in (401, 403, 404):
                 raise
             wrong["visibility"] = problem.detail
-    page = _try_page(await queue_page.top(view), form=view.form, wrong=wrong, received=received)
-    page.status = 422 if wrong else 200
-    return page
+    return _try_page(await queue_page.top(view), form=view.form, wrong=wrong, received=received)
 
 
 async def _settle(view: View, action: str) -> Redirect:

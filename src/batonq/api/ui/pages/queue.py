@@ -8,7 +8,7 @@ from batonq.api.ui import formats, queue_fields, queue_words
 from batonq.api.ui.backend import Problem, path_of, segment
 from batonq.api.ui.pages.overview import RANGES
 from batonq.api.ui.routes import Route
-from batonq.api.ui.view import Page, Redirect, View
+from batonq.api.ui.view import Mistake, Page, Redirect, View
 
 
 async def top(view: View) -> dict[str, Any]:
@@ -70,8 +70,22 @@ def _settings_page(
     groups = queue_fields.groups(fifo=bool(queue.get("fifo")))
     given = form or {}
     shown = {field.name: given.get(field.name, field.shown(queue)) for fields in groups.values() for field in fields}
-    result = page("queue_settings.html", head, groups=groups, shown=shown, wrong=wrong or {})
-    result.status = 422 if wrong else 200
+    mistaken = wrong or {}
+    result = page(
+        "queue_settings.html",
+        head,
+        groups=groups,
+        shown=shown,
+        wrong=mistaken,
+        queue_tab="/settings",
+        read_view=queue_fields.read_view,
+    )
+    result.status = 422 if mistaken else 200
+    result.mistakes = queue_fields.mistakes(mistaken) + [
+        Mistake(f"confirm-{what}", label, mistaken[what])
+        for what, label in (("purge", "Purge"), ("delete", "Delete the queue"))
+        if what in mistaken
+    ]
     return result
 
 
@@ -87,11 +101,10 @@ async def change_settings(view: View) -> Page | Redirect:
         except Problem as problem:
             if problem.status in (401, 403, 404):
                 raise
-            wrong[queue_fields.blamed(problem.detail) or next(iter(body))] = problem.detail
+            wrong[queue_fields.blamed(problem.detail) or queue_fields.changed(body)[0].name] = problem.detail
     if wrong:
         return _settings_page(view, head, view.form, wrong)
-    names = ", ".join(sorted(body))
-    return Redirect(view.request.path, f"Changed: {names}.")
+    return Redirect(view.request.path, f"Changed: {', '.join(field.words for field in queue_fields.changed(body))}.")
 
 
 # --- what destroys

@@ -7,7 +7,7 @@ from typing import Any
 from batonq.api.ui import formats, queue_fields
 from batonq.api.ui.backend import Problem, segment
 from batonq.api.ui.routes import Route
-from batonq.api.ui.view import Level, Page, Redirect, View
+from batonq.api.ui.view import Level, Mistake, Page, Redirect, View
 
 PAGE = 50
 SEARCH_MAX = 80  # the length of a queue's name
@@ -60,7 +60,10 @@ def _create_page(form: dict[str, str], wrong: dict[str, str]) -> Page:
         "opened": opened,
     }
     sentence = "A new queue needs only a name; everything else can be changed later."
-    return Page("Create a queue", "create_queue.html", sentence, values=values, status=422 if wrong else 200)
+    named = [Mistake("name", "Name", wrong["name"])] if "name" in wrong else []
+    mistakes = named + queue_fields.mistakes(wrong)
+    status = 422 if wrong else 200
+    return Page("Create a queue", "create_queue.html", sentence, values=values, status=status, mistakes=mistakes)
 
 
 def _snake(field: queue_fields.Field) -> str:

@@ -174,7 +174,15 @@
   const keysButton = find("#keys-button");
   if (keysButton) { keysButton.hidden = false; keysButton.addEventListener("click", () => find("#keys").showModal()); }
 
-  function start() { window.batonPlots.start(document); }
+  // --- bars of tabs that are wider than a phone
+  function showCurrentTabs() {
+    for (const current of all(".pages [aria-current], .tabs [aria-current]")) {
+      const bar = current.parentElement, inside = bar.getBoundingClientRect(), place = current.getBoundingClientRect();
+      bar.scrollLeft += place.left - inside.left - (inside.width - place.width) / 2;
+    }
+  }
+
+  function start() { showCurrentTabs(); window.batonPlots.start(document); }
   document.addEventListener("htmx:afterSettle", () => { start(); connect(); });
   if (new URLSearchParams(location.search).get("focus") === "search") { const search = find("input[type=search]"); if (search) search.focus(); }
   const here = find(".pages [aria-current]"); // on a phone the navigation is wider than the page
