@@ -1066,7 +1066,7 @@ class Model:
                 continue
             queue = self.queues.get(job.source)
             under_way = [m for m in self.of(job.source, State.OWED) if m.owed and m.owed.reason is Reason.REDRIVE]
-            if job.state == "RUNNING" and (queue is None or queue.closed):
+            if job.state in ("RUNNING", "PAUSED") and (queue is None or queue.closed):
                 assert state == "FAILED"
             elif state == "PAUSED":
                 assert job.state == "RUNNING" and job.died_again > job.pause_share, "a job pauses for nothing"

@@ -149,13 +149,16 @@ def test_a_destination_that_is_gone_fails_the_job(bench: Bench) -> None:
     assert [view.state for view in bench.messages(DEAD)] == [State.VISIBLE] * 2
 
 
-def test_a_source_that_is_closed_fails_the_job(bench: Bench) -> None:
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_source_that_is_closed_fails_the_job(bench: Bench, paused: bool) -> None:
     bench.queue(TARGET)
     bench.send(DEAD, "a")
     start(bench)
+    if paused:
+        bench.shard.pause_job("job", "", bench.now)
     bench.shard.close_queue(DEAD, 1, bench.now)
     assert bench.shard.step_jobs(bench.now) is None
-    assert job(bench).state == "FAILED"
+    assert (job(bench).state, job(bench).why) == ("FAILED", "The source queue was deleted.")
     with pytest.raises(QueueDoesNotExist):
         start(bench)
 
@@ -164,7 +167,13 @@ def test_one_job_a_source_at_a_time(bench: Bench) -> None:
     bench.queue(TARGET)
     bench.send(DEAD, "a")
     start(bench)
-    with pytest.raises(JobConflict):
+    with pytest.raises(JobConflict, match=r"Job job is running on this queue\. Cancel it, or wait"):
+        start(bench)
+    bench.shard.pause_job("job", "", bench.now)
+    with pytest.raises(JobConflict, match=r"Job job is paused on this queue\. Resume or cancel it first\."):
+        start(bench)
+    bench.shard.cancel_job("job", bench.now)
+    with pytest.raises(JobConflict, match=r"Job job is being cancelled on this queue\."):
         start(bench)
 
 

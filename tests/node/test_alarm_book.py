@@ -114,7 +114,7 @@ def test_an_acknowledgement_says_who_when_and_why_and_ends_when_it_becomes_worse
     assert book.active()[0].acknowledged_by == "ann"
     book.renew(ruled(severity="critical"))
     assert (alarm.acknowledged_by, alarm.acknowledged_ms, alarm.note) == ("", 0, "")
-    with pytest.raises(NotFound, match=r"No alarm 'depth.other' is active. GET /v1/alarms lists"):
+    with pytest.raises(NotFound, match=r"No alarm 'depth.other' is active. List the active alarms to see their ids."):
         book.acknowledge("depth.other", "ann")
 
 

@@ -380,7 +380,7 @@ def test_a_disk_that_fills_up() -> None:
     assert world.after(0, nodes=disk(0.79)) == []
     assert world.after(0, nodes=disk(0.81)) == [("disk-space", "warning")]
     (alarm,) = world.look(nodes=disk(0.81)).seen
-    assert alarm.text == "The disk is 81% full: 190.0 GB of 1,000.0 GB are free." and alarm.threshold == 0.8
+    assert alarm.text == "The disk is 81% full: 177.0 GiB of 931.3 GiB are free." and alarm.threshold == 0.8
     assert world.after(0, nodes=disk(0.91)) == [("disk-space", "critical")]
     assert world.after(600, nodes=disk(0.89)) == [("disk-space", "critical")]
     assert world.after(1, nodes=disk(0.87)) == [("disk-space", "critical")]

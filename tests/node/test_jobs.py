@@ -233,6 +233,30 @@ def test_sources_and_targets_that_make_no_sense_are_refused(tmp_path: Path) -> N
     run_virtual(main)
 
 
+def test_a_paused_job_ends_when_its_queue_is_deleted(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        broker = node.broker
+        queue, morgue = await with_morgue(node)
+        await die(node, queue, *map(str, range(5)))
+        job = await broker.start_job(morgue, Redrive(filter={"bodyContains": ""}, rate_per_s=1))
+        await broker.pause_job(ACCOUNT, job.id)
+        with pytest.raises(JobConflict, match=f"Job {job.id} is paused on this queue"):
+            await broker.start_job(morgue, Redrive())
+        await broker.delete_queue(morgue)
+        for _ in range(2):
+            await settle()
+            ended_job = broker._shards[0].host().shard.jobs[job.id]
+            assert (ended_job.state, ended_job.why) == ("FAILED", "The source queue was deleted.")
+            assert ended_job.ended_ms
+            await node.stop()
+            node = await open_node(loop, tmp_path)  # the log says so too
+            broker = node.broker
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_one_job_a_source_that_can_be_paused_gone_on_with_and_cancelled(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)

@@ -91,7 +91,7 @@ def test_the_history_goes_on_in_the_dead_letter_queue(tmp_path: Path, shards: in
         gone = await node.broker.messages.find(queue, original)
         assert gone.peeked.view.state == State.DELETED and events(gone)[-2:] == ["moving", "moved"]
         assert gone.peeked.body == b"a"
-        assert gone.moved_as == (letter.current_id if shards == 1 else "")
+        assert gone.moved_as == letter.current_id
         # redriven: it has a new id, and the first one finds it too; what it was in the dead-letter queue is still told
         await node.broker.start_move(dead, None, None)
         await until(lambda: node.shards[queue.shard].host().counters(queue.number).visible == 1)
@@ -100,6 +100,11 @@ def test_the_history_goes_on_in_the_dead_letter_queue(tmp_path: Path, shards: in
         assert back.peeked.view.state == State.VISIBLE and back.peeked.current_id != original
         assert events(back)[-1] == "arrived" and back.events[-1].reason == "redrive"
         assert back.complete == (shards == 1) and bool(back.note) == (shards == 2)
+        left = await node.broker.messages.find(dead, letter.current_id)
+        assert left.peeked.view.state == State.DELETED and left.peeked.body == b"a" and not left.peeked.problem
+        assert left.moved_as == back.peeked.current_id
+        assert events(left)[:4] == before and events(left)[-3:] == ["arrived", "moving", "moved"] and left.complete
+        assert left.peeked.message_id == original and left.events[-2].to_queue == queue.number
         if shards == 1:
             passed = await node.broker.messages.find(dead, original)
             assert passed.peeked.current_id == letter.current_id and passed.moved_as == back.peeked.current_id

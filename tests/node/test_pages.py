@@ -105,7 +105,9 @@ def test_readiness_follows_the_shards(tmp_path: Path) -> None:
         faults.planned[0] = ["refuse"]
         with pytest.raises(Unavailable, match="refused by the test"):
             await send(node, queue, "b")
-        assert (await pages.readyz(ask("/readyz"))).status == 503
+        routes = {path: answer for path, _, answer in pages.routes}
+        assert (await pages.readyz(ask("/readyz"))).status == (await routes["/health"](ask("/health"))).status == 503
+        assert (await routes["/docs"](ask("/docs"))).headers == (("Location", "/v1/docs"),)
         assert (await pages.livez(ask("/livez"))).status == 200
         assert "shard 0 is stopped" in judge(await node.overview()).sentence
         assert b'baton_shard_up{shard="0"} 0\n' in (await pages.metrics(ask("/metrics"))).body

@@ -206,7 +206,10 @@ def test_retry_returns_a_dead_letter(rest: Rest) -> None:
     wait_until(lambda: bodies(rest, morgue) == [{"n": 2}])
     detail = rest.good("GET", f"{morgue}/messages/{letters[0]['currentId']}")
     assert detail["state"] == "DELETED" and "was moved to queue orders at " in detail["where"]
-    assert detail.get("movedAs", message["messageId"]) == message["messageId"], "known if both are on one shard"
+    assert (detail["movedTo"], detail["movedAs"]) == ("orders", message["messageId"])
+    assert detail["body"] == {"n": "corrected"} and "problem" not in detail and detail["historyComplete"]
+    happened = [event["event"] for event in detail["history"] if event["queue"] == "morgue"]
+    assert happened == ["arrived", "edited", "moving", "moved"] and detail["history"][0]["event"] == "sent"
     rest.good("DELETE", queue)
     answer = rest("POST", f"{morgue}/messages/{letters[1]['messageId']}:retry")
     assert answer.code == "invalid_input" and "was deleted" in answer.value["detail"]

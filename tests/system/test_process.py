@@ -267,7 +267,8 @@ def test_health_metrics_and_the_dashboard(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         client = Client(server.url)
         assert client.get("/livez") == (200, "ok\n")
-        assert client.get("/readyz") == (200, "ok\n")
+        assert client.get("/readyz") == client.get("/health") == (200, "ok\n")
+        assert client.get("/docs", {"Accept": "*/*"}) == (303, "See /v1/docs\n")
         status, page = client.get("/", {"Accept": "text/html"})
         assert status == 200 and f"aws --endpoint-url {server.url} sqs create-queue" in page
         queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]

@@ -156,6 +156,7 @@ _WRITTEN = {
     "history": "What happened to the message, oldest first, as far as the log is retained.",
     "historyComplete": "Whether the history begins when the message was sent, and nothing is left out.",
     "historyNote": "Why the history is not complete.",
+    "movedTo": "Name of the queue that the message was moved to.",
     "movedAs": "Id of the message in the queue that it was moved to, if known.",
     "MessageEvent.atMs": "Time of the event.",
     "event": "What happened.",

@@ -55,6 +55,7 @@ class MessageDetail(Peeked, kw_only=True):
     history: list[MessageEvent]
     history_complete: bool
     history_note: str = ""
+    moved_to: str | UnsetType = UNSET
     moved_as: str | UnsetType = UNSET
 
 

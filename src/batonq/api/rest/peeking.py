@@ -89,6 +89,7 @@ async def detail_of(call: Call, queue: node.Queue, found: MessageFound) -> Messa
         history=[_event(event, situation) for event in found.events],
         history_complete=found.complete,
         history_note=found.note,
+        moved_to=_moved_to(found, situation) or UNSET,
         moved_as=found.moved_as or UNSET,
     )
     detail.where = _where(detail, found, situation)
@@ -120,6 +121,14 @@ _ENDS = {
 }
 
 
+def _moved_to(found: MessageFound, situation: Situation) -> str:
+    """The name of the queue that the message was moved to; empty if it was not moved, or the queue was deleted."""
+    if found.peeked.view.state != State.DELETED or found.events[-1].event != "moved":
+        return ""
+    moves = [event for event in found.events if event.event == "moving"]
+    return situation.name_of(moves[-1].to_queue) if moves else ""
+
+
 def _where(detail: MessageDetail, found: MessageFound, situation: Situation) -> str:
     """One sentence: where the message is, or where it went."""
     if detail.state != "DELETED":
@@ -129,8 +138,7 @@ def _where(detail: MessageDetail, found: MessageFound, situation: Situation) -> 
     if last.event != "moved":
         text = _ENDS.get(last.event, "It is no longer in the queue; the log was not read to its end.")
         return text.format(at=at)
-    moves = [event for event in found.events if event.event == "moving"]
-    name = situation.name_of(moves[-1].to_queue) if moves else ""
+    name = _moved_to(found, situation)
     return f"It was moved to {f'queue {name}' if name else 'a deleted queue'} at {at}" + (
         f" and is message {found.moved_as} there." if found.moved_as else "."
     )

@@ -200,7 +200,7 @@ class AlarmBook:
         """Record that somebody looks after an active alarm. Raises NotFound."""
         alarm = self._alarms.get(id)
         if alarm is None:
-            raise NotFound(f"No alarm {id[:OBJECT_LENGTH_MAX]!r} is active. GET /v1/alarms lists the active ones.")
+            raise NotFound(f"No alarm {id[:OBJECT_LENGTH_MAX]!r} is active. List the active alarms to see their ids.")
         alarm.acknowledged_ms, alarm.acknowledged_by, alarm.note = self._now_ms(), by, note[:NOTE_LENGTH_MAX]
         events.info("alarm_acknowledged", f"Alarm acknowledged by {by}: {alarm.text}", alarm=id)
         self._tell(ACKNOWLEDGED, alarm)

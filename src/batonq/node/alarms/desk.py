@@ -216,7 +216,7 @@ class AlarmDesk:
             if part.value is not None:
                 found: Alarm = part.value
                 return found
-        raise NotFound(f"No alarm {id[:200]!r} is active. GET /v1/alarms lists the active ones.")
+        raise NotFound(f"No alarm {id[:200]!r} is active. List the active alarms to see their ids.")
 
     async def test(self) -> Sequence[Tried]:
         """Send a test event to the webhooks. Raises InvalidInput when there are none."""

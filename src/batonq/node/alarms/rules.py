@@ -30,6 +30,7 @@ MOVES_OVER = 2
 MOVES_MS = 600_000
 LAG_FRAMES = 1_000
 LAG_OVER_FRAMES = 100
+GIB = 1 << 30
 
 
 class Marks(NamedTuple):
@@ -318,8 +319,8 @@ class Rules:
                 kept = sum(share >= mark - DISK_OVER for mark in shares)
                 if kept:
                     text = (
-                        f"The disk {whose}is {share:.0%} full: {node.disk_free_bytes / 1e9:,.1f} GB of "
-                        f"{node.disk_total_bytes / 1e9:,.1f} GB are free."
+                        f"The disk {whose}is {share:.0%} full: {node.disk_free_bytes / GIB:,.1f} GiB of "
+                        f"{node.disk_total_bytes / GIB:,.1f} GiB are free."
                     )
                     reached = sum(share >= mark for mark in shares)
                     threshold = shares[max(0, reached - 1)]

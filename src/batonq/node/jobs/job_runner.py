@@ -43,6 +43,12 @@ class JobRunner:
         if self._host.shard.jobs:
             self.due_ms = now_ms
 
+    def queue_closed(self, now_ms: int) -> None:
+        """End the jobs of a queue that was deleted, also those that are paused."""
+        if self._host.shard.jobs.active:
+            self.due_ms = now_ms
+            self._host.jobs_changed()
+
     def end(self) -> None:
         self.due_ms = None
         for task in self._examining.values():

@@ -76,7 +76,22 @@ class MessageControl:
                 f"Queue {queue.name} does not have the message {message}, and the retained log has no trace of it."
                 f"{_unsearched(page)}"
             )
-        return await self._with_earlier_places(found)
+        return await self._with_earlier_places(await self._with_later_place(found))
+
+    async def _with_later_place(self, found: MessageFound) -> MessageFound:
+        """Add the id that a message has in the queue of another shard to which it was moved, if it is still there."""
+        if found.peeked.view.state != State.DELETED or found.events[-1].event != "moved" or found.moved_as:
+            return found
+        numbers = [event.to_queue for event in found.events if event.event == "moving"]
+        queue = self._queue_by_number(numbers[-1]) if numbers else None
+        if queue is None:
+            return found
+        past = found.peeked.lineage
+        sent_as = (past.first_id if past is not None else "") or found.peeked.message_id
+        with suppress(BatonError):
+            for moved in (await self._peek(queue, 0, 1, PeekFilter(original_id=sent_as))).messages:
+                return found._replace(moved_as=moved.current_id)
+        return found
 
     async def _passed_through(self, queue: Queue, shard: int, sequence: int) -> MessageFound | None:
         """A message that was sent elsewhere with this id, was moved to the queue, and has left it again. Moves within

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from batonq.core.commands import MessageView
 from batonq.core.ids import message_id
-from batonq.core.payload import Payload, decode
+from batonq.core.payload import Lineage, Payload, decode, merge_lineage, with_lineage
 from batonq.core.records import (
     CARRIED_PREFIX,
     EDITED_PREFIX,
@@ -65,6 +65,7 @@ _REFUSALS = {
 }
 DROPPED = "Earlier events are no longer in the retained log."
 CUT = f"Only the newest {EVENTS_MAX} events are shown."
+MOVED = "The message was moved, not lost: its content is now in the queue that it was moved to."
 TOO_FAR = "The search in the log was stopped at its limit, so later events may be missing."
 
 
@@ -165,32 +166,72 @@ class _Reader:
         return frame
 
 
+class _Past:
+    """What a message's records say, read backwards from one of them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []  # newest first
+        self.payload: Payload | None = None
+        self.complete = False
+        self.note = ""
+        self.from_shard = -1
+        self._overlays: list[Lineage] = []  # newest first
+
+    async def read(self, reader: _Reader, position: int, sequence: int) -> None:
+        while len(self.events) < EVENTS_MAX and not reader.is_spent:
+            try:
+                frame = await reader.frame(position >> 16)
+            except LogError:
+                self.note = DROPPED
+                return
+            at = position & 0xFFFF
+            row = _row(frame, at)
+            if row.sequence != sequence:
+                self.note = DROPPED
+                return
+            event = _event(row, frame)
+            if event is not None:
+                self.events.append(event)
+            self._see_payload(row, frame)
+            if row.kind == Type.SENT:
+                self.complete = True
+                return
+            if row.kind == Type.ARRIVED:
+                before = _owed_before(frame, at, row)
+                if before is None:
+                    self.from_shard = row.w5 & 0xFFFF
+                    return
+                position, sequence = position - 1, before.sequence
+            else:
+                position = row.w5
+        self.note = CUT
+
+    def _see_payload(self, row: _Row, frame: Frame) -> None:
+        """Keep the newest payload, with the lineages of the moves after it."""
+        if self.payload is not None:
+            return
+        if row.kind == Type.ARRIVED and row.flags & ArrivedFlag.OVERLAY:
+            self._overlays.append(Lineage.decode(part_of(frame.variable, row.w6)))
+        payload = _payload_of(row, frame)
+        if payload is not None and self._overlays:
+            lineage = Lineage.decode(payload.lineage)
+            for later in reversed(self._overlays):
+                lineage = merge_lineage(lineage, later)
+            payload = with_lineage(payload, lineage)
+        self.payload = payload
+
+
 async def _history_before(reader: _Reader, peeked: Peeked, position: int) -> MessageFound:
     """Follow the records of a message backwards from its last one."""
-    events: list[Event] = []
-    sequence = peeked.view.sequence
-    while len(events) < EVENTS_MAX and not reader.is_spent:
-        try:
-            frame = await reader.frame(position >> 16)
-        except LogError:
-            return MessageFound(peeked, events[::-1], False, DROPPED)
-        at = position & 0xFFFF
-        row = _row(frame, at)
-        if row.sequence != sequence:
-            return MessageFound(peeked, events[::-1], False, DROPPED)
-        event = _event(row, frame)
-        if event is not None:
-            events.append(event)
-        if row.kind == Type.SENT:
-            return MessageFound(peeked, events[::-1], True)
-        if row.kind == Type.ARRIVED:
-            before = _row(frame, at - 1) if at and row.flags & ArrivedFlag.OVERLAY else None
-            if before is None or before.kind != Type.OWED or before.slot != row.w5 & _LOW32:
-                return MessageFound(peeked, events[::-1], False, from_shard=row.w5 & 0xFFFF)
-            position, sequence = position - 1, before.sequence
-        else:
-            position = row.w5
-    return MessageFound(peeked, events[::-1], False, CUT)
+    past = _Past()
+    await past.read(reader, position, peeked.view.sequence)
+    return MessageFound(peeked, past.events[::-1], past.complete, past.note, past.from_shard)
+
+
+def _owed_before(frame: Frame, at: int, arrived: _Row) -> _Row | None:
+    """The record with which a message left another queue of the shard; None if it came from another shard."""
+    before = _row(frame, at - 1) if at and arrived.flags & ArrivedFlag.OVERLAY else None
+    return before if before is not None and before.kind == Type.OWED and before.slot == arrived.w5 & _LOW32 else None
 
 
 class _Gone:
@@ -205,6 +246,7 @@ class _Gone:
         self._events: list[Event] = []
         self._payload: Payload | None = None
         self._created: _Row | None = None
+        self._created_at = 0  # position
         self._moved_as = ""
         self._is_over = False
 
@@ -222,15 +264,25 @@ class _Gone:
             return None
         if self._created is None:
             return None
-        arrived = self._created.kind == Type.ARRIVED
+        past = await self._past()
+        payload = self._payload or past.payload
+        events = [*past.events[::-1], *self._events[bool(past.events) :]]
+        is_cut = len(events) > EVENTS_MAX
+        note = past.note or (CUT if is_cut else "") if self._is_over else TOO_FAR
         return MessageFound(
-            self._peeked(self._created),
-            self._events[:EVENTS_MAX],
-            self._is_over and not arrived and len(self._events) <= EVENTS_MAX,
-            "" if self._is_over else TOO_FAR,
-            self._created.w5 & 0xFFFF if arrived and not self._created.flags & ArrivedFlag.OVERLAY else -1,
+            self._peeked(self._created, payload),
+            events[-EVENTS_MAX:],
+            self._is_over and past.complete and not is_cut,
+            note,
+            past.from_shard,
             self._moved_as,
         )
+
+    async def _past(self) -> _Past:
+        """What happened up to the record that created the message: it may have been moved from another queue."""
+        past = _Past()
+        await past.read(_Reader(self._reader.host), self._created_at, self._sequence)
+        return past
 
     async def _frame_of_creation(self) -> int:
         """The number of the frame in which the message was created; 0 if it is not retained."""
@@ -273,6 +325,7 @@ class _Gone:
             if row.kind not in (Type.SENT, Type.ARRIVED) or self._queue not in (0, row.queue):
                 return
             self._created, self._queue = row, row.queue
+            self._created_at = frame.number << 16 | at
         event = _event(row, frame)
         if event is not None:
             self._events.append(event)
@@ -284,7 +337,7 @@ class _Gone:
                 self._moved_as = message_id(self._shard, then.sequence)
         self._is_over = row.kind == Type.DELETED or (row.kind == Type.SETTLED and row.reason == Reason.ACCEPTED)
 
-    def _peeked(self, created: _Row) -> Peeked:
+    def _peeked(self, created: _Row, payload: Payload | None) -> Peeked:
         leases = [event for event in self._events if event.event == "leased"]
         sent_ms = created.time_ms if created.kind == Type.SENT else created.w3
         view = MessageView(
@@ -313,8 +366,10 @@ class _Gone:
             moves_for=0,
             refusals=0,
         )
-        problem = "" if self._payload is not None else "The content is no longer in the retained log."
-        return peeked_from(self._shard, view, self._payload, problem)
+        lost = (
+            MOVED if self._events[-1].event in ("moving", "moved") else "The content is no longer in the retained log."
+        )
+        return peeked_from(self._shard, view, payload, "" if payload is not None else lost)
 
 
 def _created_in(frame: Frame) -> list[int]:

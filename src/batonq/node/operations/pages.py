@@ -20,6 +20,7 @@ from batonq.node.operations.admin_token import TOKEN_FILE, same_token
 BODY_BYTES_MAX = 64 * 1024
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
+DOCS = "/v1/docs"
 
 
 class Page(NamedTuple):
@@ -56,6 +57,8 @@ class Pages:
         return [
             ("/livez", reads, self.livez),
             ("/readyz", reads, self.readyz),
+            ("/health", reads, self.readyz),
+            ("/docs", reads, self.docs),
             ("/metrics", reads, self._guarded(self.metrics)),
             ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
         ]
@@ -70,6 +73,10 @@ class Pages:
         """Whether requests can be served."""
         why = self._node.not_ready()
         return Page(503, TEXT, f"{why}\n".encode()) if why else Page(200, TEXT, b"ok\n")
+
+    async def docs(self, asked: Asked) -> Page:
+        """The place where many people look for the documentation of an API first."""
+        return Page(303, TEXT, f"See {DOCS}\n".encode(), (("Location", DOCS),))
 
     async def metrics(self, asked: Asked) -> Page:
         return Page(200, CONTENT_TYPE, await self._node.metrics.text())

@@ -385,9 +385,11 @@ class ShardHost:
 
     def close_queue(self, queue: int, version: int) -> None:
         """Tell everyone who waits on a deleted queue that it is gone. `purge` removes its messages."""
-        self.run(self.shard.close_queue, queue, version, self.admit_own())
+        now_ms = self.admit_own()
+        self.run(self.shard.close_queue, queue, version, now_ms)
         self.shard.woken.add(queue)
         self.polls.woken()
+        self.jobs.queue_closed(now_ms)
 
     def purge(self, queue: int, through: int | None) -> tuple[int, bool]:
         """Do one step of a purge up to sequence `through` (None: all messages).

@@ -95,8 +95,7 @@ class JobCommands:
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
             raise QueueDoesNotExist()
-        if self.jobs.active_on(job.source) is not None:
-            raise JobConflict()
+        self.jobs.require_none_on(job.source)
         if self.transfers.redriving.get(job.source):  # they must not be counted as moved by this job
             raise JobConflict("Messages of this queue are still being moved. Retry in a moment.")
         job = replace(
@@ -150,8 +149,8 @@ class JobCommands:
     # --- a step ----------------------------------------------------------------------------------------
 
     def step_jobs(self, now: int) -> int | None:
-        """Move as many messages as the rates of the running jobs allow by now. Returns when to call again; None if
-        no job runs.
+        """Move as many messages as the rates of the running jobs allow by now. A job whose source was deleted fails,
+        also if it is paused. Returns when to call again; None if no job runs.
 
         Afterwards `to_examine` holds the jobs that wait for node/ to choose messages, and how many it may choose for
         each.
@@ -159,7 +158,7 @@ class JobCommands:
         now = self.expiry.begin(now)
         self.to_examine.clear()
         active = [self.jobs[job_id] for job_id in self.jobs.active]
-        running = [job for job in active if job.state != "PAUSED"]
+        running = [job for job in active if job.state != "PAUSED" or self._is_gone(job.source)]
         if not running:
             return None
         self.turn += 1
@@ -175,6 +174,10 @@ class JobCommands:
             due.append(self._step(job, now, budget))
         return min((at for at in due if at is not None), default=None)
 
+    def _is_gone(self, number: int) -> bool:
+        queue = self.queues.get(number)
+        return queue is None or queue.closed
+
     def _step(self, job: Job, now: int, budget: Budget) -> int | None:
         outstanding = self.transfers.redriving.get(job.source, 0)
         if job.state == "CANCELLING":
@@ -183,7 +186,7 @@ class JobCommands:
             self.jobs.set(replace(job, state="CANCELLED", why="", ended_ms=now), now)
             return None
         queue = self.queues.get(job.source)
-        if queue is None or queue.closed:
+        if queue is None or self._is_gone(job.source):
             why = "The source queue was deleted."
             self.jobs.set(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
             return None

@@ -17,7 +17,7 @@ from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.errors import InvalidInput, JobConflict, MessageGone, MessageHeld, OverLimit
+from batonq.errors import InvalidInput, MessageGone, MessageHeld, OverLimit
 
 _DELAYED, _IN_FLIGHT, _OWED, _DEAD = map(int, (State.DELAYED, State.IN_FLIGHT, State.OWED, State.DEAD))
 
@@ -110,8 +110,7 @@ class OperatorCommands:
         return queue
 
     def _move(self, queue: QueueState, slot: int, shard: int, to: int, now: int) -> None:
-        if self.jobs.active_on(queue.number) is not None:
-            raise JobConflict("A job is running on this queue. Cancel it, or wait until it finishes.")
+        self.jobs.require_none_on(queue.number)
         if shard == self.journal.number and to != queue.number:
             size = self.columns.extent[slot] >> 32
             verdict = self.arrivals.acceptance(self.queues.get(to), queue.fifo, size)

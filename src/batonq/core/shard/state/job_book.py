@@ -11,12 +11,18 @@ from typing import Any
 from batonq.core.commands import Job
 from batonq.core.records import DELETING_VERSION, Type
 from batonq.core.shard.state.journal import Journal
+from batonq.errors import JobConflict
 
 DELETE = "delete"  # the kind of a job that deletes messages
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that has not ended
 KEPT_MAX = 10  # ended jobs kept per queue
 # Ended jobs kept in total, because queues come and go. Active jobs do not count, so that a book loads unchanged.
 TOTAL_MAX = 10_000
+_UNTIL_THEN = {
+    "RUNNING": "is running on this queue. Cancel it, or wait until it finishes.",
+    "PAUSED": "is paused on this queue. Resume or cancel it first.",
+    "CANCELLING": "is being cancelled on this queue. Retry in a moment.",
+}
 
 
 class JobBook(dict[str, Job]):
@@ -89,6 +95,12 @@ class JobBook(dict[str, Job]):
     def active_on(self, queue: int) -> Job | None:
         newest = self.newest_on(queue)
         return newest if newest is not None and newest.state in ACTIVE else None
+
+    def require_none_on(self, queue: int) -> None:
+        """Raises JobConflict, which names the job that has not ended and says what to do."""
+        job = self.active_on(queue)
+        if job is not None:
+            raise JobConflict(f"Job {job.id} {_UNTIL_THEN[job.state]}")
 
     def of_key(self, key: int) -> Job | None:
         job_id = self._by_key.get(key) if key else None
