@@ -51,14 +51,14 @@ def test_the_id_with_which_it_was_sent_leads_to_the_page_of_its_current_id(rest:
 def test_a_redriven_dead_letter_is_shown_in_its_source(rest: FakeRest) -> None:
     moves = [{"atMs": 1, "event": "moving", "toQueue": "orders"}, {"atMs": 2, "event": "moved"}]
     rest.answers[f"POST {QUEUE}/{CURRENT}:retry"] = dead_letter(state="DELETED", movedAs=MOVED_AS, history=moves)
-    rest.answers[f"GET /v1/queues/orders/messages/{MOVED_AS}"] = {
-        **dead_letter(currentId=MOVED_AS, queue="orders"),
-        "deadLetter": None,
-    }
+    there = dead_letter(currentId=MOVED_AS, queue="orders", why="Waiting to be received.")  # it keeps its failure
+    rest.answers[f"GET /v1/queues/orders/messages/{MOVED_AS}"] = there
     browser = Browser(rest)
-    there = header(browser.post(PAGE, verb="retry"), "Location")
-    assert there == f"/ui/queues/orders/messages/{MOVED_AS}"
-    assert "The message is redriven: it is in orders again." in text_of(browser.get(there))
+    target = header(browser.post(PAGE, verb="retry"), "Location")
+    assert target == f"/ui/queues/orders/messages/{MOVED_AS}"
+    text = text_of(browser.get(target))
+    assert "The message is redriven: it is in orders again." in text and "Waiting to be received." in text
+    assert "Dead letter of" not in text and "Redrive to" not in text
 
 
 def test_a_redrive_that_was_refused_says_why(rest: FakeRest) -> None:
@@ -79,6 +79,8 @@ def test_a_redrive_that_was_refused_says_why(rest: FakeRest) -> None:
         ({"state": "VISIBLE", "deadLetter": LETTER}, "Redrive to orders"),
         ({"state": "DELAYED", "deadLetter": LETTER}, "Redrive to orders"),
         ({"state": "IN_FLIGHT", "deadLetter": LETTER}, ""),
+        ({"state": "VISIBLE", "deadLetter": LETTER, "queue": "orders"}, ""),  # redriven
+        ({"state": "VISIBLE", "deadLetter": LETTER, "history": [{"event": "arrived", "reason": "redrive"}]}, ""),
         ({"state": "VISIBLE", "deadLetter": {"attempts": 2}}, ""),  # its source was deleted
     ],
 )

@@ -30,7 +30,7 @@ def page_of(view: View, queue: str, message: dict[str, Any]) -> Page:
         f"Message {short(message['currentId'])}",
         "message.html",
         headline(message),
-        "warning" if message.get("state") == "DEAD" or message.get("deadLetter") else "plain",
+        "warning" if message.get("state") == "DEAD" or dead_letter(message) else "plain",
         {
             "queue": queue,
             "message": message,
@@ -56,7 +56,7 @@ async def retry(view: View) -> Redirect:
     if message["state"] == "DELETED" and source and message.get("movedAs"):
         return Redirect(address(source, message["movedAs"]), f"The message is redriven: it is in {source} again.")
     here = address(queue, message["currentId"])
-    if message["state"] == "VISIBLE" and not message.get("deadLetter"):
+    if message["state"] == "VISIBLE" and dead_letter(message) is None:
         return Redirect(here, "The message is visible now: a consumer can receive it.")
     return Redirect(here, message.get("why") or message.get("where", ""))
 
@@ -83,11 +83,19 @@ async def edit(view: View) -> Redirect | Page:
     return Redirect(address(queue, changed["currentId"]), "The message is changed.")
 
 
+def dead_letter(message: dict[str, Any]) -> dict[str, Any] | None:
+    """Where a dead letter comes from; None for other messages, also for a redriven one, which still has its failure."""
+    letter: dict[str, Any] | None = message.get("deadLetter")
+    arrivals = [event.get("reason") for event in message.get("history", ()) if event.get("event") == "arrived"]
+    redriven = bool(arrivals) and arrivals[-1] == "redrive"
+    return None if not letter or redriven or letter.get("queue") == message.get("queue") else letter
+
+
 def headline(message: dict[str, Any]) -> str:
     """Where the message is, or for a dead letter, where it comes from and why."""
     why: str = message.get("why") or message.get("where", "")
-    letter = message.get("deadLetter")
-    if not letter:
+    letter = dead_letter(message)
+    if letter is None:
         return why
     cause = " ".join(letter[name] for name in ("errorClass", "reason") if letter.get(name))[:CAUSE_LENGTH_MAX]
     attempts = formats.plural(letter.get("attempts", 0), "attempt")
@@ -97,8 +105,8 @@ def headline(message: dict[str, Any]) -> str:
 
 def retry_label(message: dict[str, Any]) -> str:
     """What REST's retry would do with this message, as the text of a button; empty if it would do nothing."""
-    state, letter = message.get("state"), message.get("deadLetter")
-    if letter:
+    state, letter = message.get("state"), dead_letter(message)
+    if letter is not None:
         movable = state in ("VISIBLE", "DELAYED", "DEAD") and letter.get("queue")
         return f"Redrive to {letter['queue']}" if movable else ""
     return "Make visible now" if state in ("DELAYED", "DEAD") else ""
