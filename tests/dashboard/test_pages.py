@@ -373,3 +373,10 @@ def test_the_start_page_has_what_the_sdks_insist_on(browser: Browser) -> None:
     text = text_of(browser.get("/ui/start"))
     assert 'endpoint_url="http://localhost:9324"' in text and 'region_name="us-east-1"' in text
     assert 'aws_access_key_id="x"' in text
+
+
+def test_without_webhooks_the_test_says_how_to_set_one(browser: Browser, rest: FakeRest) -> None:
+    rest.answers["GET /v1/alarms"] = {"alarms": [], "history": [], "atMs": samples.NOW_MS}
+    rest.answers["POST /v1/alarms:test"] = Refusal(400, "invalid_input", "The server has no alarm webhooks.")
+    assert header(browser.post("/ui/alarm-test"), "Location") == "/ui/alarms"
+    assert "Set one with: baton serve --alarm-webhooks URL" in text_of(browser.get("/ui/alarms"))

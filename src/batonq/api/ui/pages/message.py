@@ -88,7 +88,7 @@ def dead_letter(message: dict[str, Any]) -> dict[str, Any] | None:
     letter: dict[str, Any] | None = message.get("deadLetter")
     arrivals = [event.get("reason") for event in message.get("history", ()) if event.get("event") == "arrived"]
     redriven = bool(arrivals) and arrivals[-1] == "redrive"
-    return None if not letter or redriven or letter.get("queue") == message.get("queue") else letter
+    return None if not letter or redriven or letter.get("queue", "") == message.get("queue") else letter
 
 
 def headline(message: dict[str, Any]) -> str:
