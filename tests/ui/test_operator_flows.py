@@ -104,6 +104,19 @@ def test_a_delayed_message_is_made_visible(opened: Opened, rest: Rest, queue: st
     assert visible(rest, queue) == 1
 
 
+def test_a_dead_letter_is_redriven_from_its_page(opened: Opened, rest: Rest, queue: str) -> None:
+    fail(rest, queue, "KeyError", 1)
+    wait_for(lambda: letters(rest, queue) == 1)
+    page = opened.go(f"/ui/queues/{queue}-dead/dead-letters")
+    page.locator("td.name a").click()
+    expect(verdict(page)).to_contain_text(f"Dead letter of {queue}: KeyError KeyError happened, 1 attempt.")
+    expect(page.get_by_role("button", name="Make visible now")).to_have_count(0)
+    page.get_by_role("button", name=f"Redrive to {queue}").click()
+    expect(page.locator(".notice")).to_contain_text(f"it is in {queue} again")
+    expect(verdict(page)).not_to_contain_text("Dead letter")
+    wait_for(lambda: visible(rest, queue) == 1)
+
+
 def test_a_message_is_deleted(opened: Opened, rest: Rest, queue: str) -> None:
     message = send(rest, queue, "unwanted")
     page = opened.go(f"/ui/queues/{queue}/messages/{message}")
