@@ -447,3 +447,33 @@ def test_the_table_of_kinds_is_complete() -> None:
         assert kind.runbook == f"docs/how-to/runbook.md#{kind.name}"
         assert severity_of(kind, 2) == "critical" and "{" not in kind.remedy_for("orders")
     assert label_of("warn") == "" and label_of("mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("received", "returned", "raised"),
+    [(600, 600, True), (120, 61, True), (120, 60, False), (59, 59, False), (0, 60, True), (600, 0, False)],
+)
+def test_a_queue_whose_messages_fail_again_and_again(received: int, returned: int, raised: bool) -> None:
+    world = World()
+    world.look(queue(visible=1, received=1_000, returned=1))
+    assert world.after(59, queue(visible=1, received=1_000 + received, returned=1 + returned)) == []
+    expected = [("failing.orders", "warning")] if raised else []
+    assert world.after(1, queue(visible=1, received=1_000 + received, returned=1 + returned)) == expected
+
+
+def test_failures_that_become_fewer() -> None:
+    world = World()
+    world.look(queue(visible=1, received=1, returned=1))
+    assert world.after(60, queue(visible=1, received=601, returned=541))
+    (alarm,) = world.look(queue(visible=1, received=601, returned=541)).seen
+    assert alarm.text == (
+        "Messages of orders fail again and again: 9.0 per second were returned in the last minute, 90% of those "
+        "received."
+    )
+    assert world.after(60, queue(visible=1, received=701, returned=586)), "45%: not clearly over"
+    assert world.after(60, queue(visible=1, received=801, returned=596))
+    assert world.after(60, queue(visible=1, received=901, returned=606))
+    assert world.after(60, queue(visible=1, received=1_001, returned=616)) == []
+    # The clock is set, the queue was empty for long, or its counters begin anew: the next minute is judged.
+    for seconds, returned in ((-30, 10_000), (600, 20_000), (60, 0)):
+        assert world.after(seconds, queue(visible=1, received=30_000, returned=returned)) == []

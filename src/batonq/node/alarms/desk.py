@@ -262,4 +262,5 @@ def _queue_facts(overview: Overview, reading: QueueReading, id: str) -> QueueFac
         depth_mark=reading.alarm_depth,
         severity=reading.severity,
         expires_to_dead_letter=reading.expiry_to_dead_letter,
+        returned=counters.returned,
     )

@@ -94,6 +94,16 @@ _ROWS = (
         about="queue",
     ),
     AlarmKind(
+        "failing",
+        WARNING,
+        "In a minute, more than half of the receives ended with the message returned, and at least one per second. It "
+        "ends below 40%, or below one in two seconds.",
+        "Find out why the consumers of {queue} fail. Give the queue a retry policy, so that retries wait longer and "
+        "longer, and a dead-letter queue.",
+        clear_after_s=90,
+        about="queue",
+    ),
+    AlarmKind(
         "no-consumer",
         WARNING,
         "Messages wait, and no consumer has received or polled since the server started. The time is set by "

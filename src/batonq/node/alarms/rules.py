@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from batonq.node.alarms.book import Alarm, alarm_id
+from batonq.node.alarms.failing import Failed, FailedReceives
 from batonq.node.alarms.kinds import KINDS, label_of, severity_of
 from batonq.node.alarms.plural import plural
 from batonq.node.alarms.usual import UsualDepths
@@ -30,6 +31,10 @@ MOVES_OVER = 2
 MOVES_MS = 600_000
 LAG_FRAMES = 1_000
 LAG_OVER_FRAMES = 100
+FAILING_SHARE = 0.5  # of the receives
+FAILING_SHARE_OVER = 0.4
+FAILING_PER_S = 1.0
+FAILING_PER_S_OVER = 0.5
 GIB = 1 << 30
 
 
@@ -61,6 +66,7 @@ class QueueFacts(NamedTuple):
     depth_mark: int = 0  # 0: the server's
     severity: str = ""  # the queue's attribute
     expires_to_dead_letter: bool = False
+    returned: int = 0  # in total
 
 
 class ShardFacts(NamedTuple):
@@ -112,6 +118,7 @@ class Rules:
     def __init__(self, marks: Marks, usual: UsualDepths | None = None) -> None:
         self.marks = marks
         self.usual = usual or UsualDepths()
+        self._failed = FailedReceives()
         self.states: dict[str, State] = {}  # by alarm id: only conditions that are raised or on their way
         self._consumers: dict[str, list[int]] = {}  # per queue: receives in total, and when a consumer was last seen
         self._raise_after_ms = {name: int(kind.raise_after_s * 1000) for name, kind in KINDS.items()}
@@ -166,6 +173,7 @@ class Rules:
             for of in self._consumers.keys() - queues:
                 del self._consumers[of]
             self.usual.keep(queues)
+            self._failed.keep(queues)
         return Outcome(self._alarms, self._ended)
 
     def _drop(self, id: str, state: State) -> None:
@@ -229,6 +237,9 @@ class Rules:
     def _queue_conditions(self, queue: QueueFacts) -> Iterator[Condition]:
         present, seen_ms = self._consumer(queue.id, queue.received, queue.waiting > 0 or queue.in_flight > 0)
         usual = self.usual.observe(queue.id, queue.visible, self._now_ms)
+        failed = self._failed.observe(queue.id, queue.received, queue.returned, self._now_ms)
+        if failed is not None and failed.share > FAILING_SHARE_OVER and failed.per_s >= FAILING_PER_S_OVER:
+            yield _failing(queue, failed)
         if queue.dead_letters:
             waiting = queue.visible + queue.in_flight + queue.delayed
             if waiting:
@@ -337,6 +348,17 @@ class Rules:
 
 def _waiting(queue: QueueFacts) -> str:
     return f"{plural(queue.visible, 'message')} {'waits' if queue.visible == 1 else 'wait'} in {queue.name}"
+
+
+def _failing(queue: QueueFacts, failed: Failed) -> Condition:
+    def text() -> str:
+        return (
+            f"Messages of {queue.name} fail again and again: {failed.per_s:,.1f} per second were returned in the last "
+            f"minute, {failed.share:.0%} of those received."
+        )
+
+    reached = int(failed.share > FAILING_SHARE and failed.per_s >= FAILING_PER_S)
+    return Condition("failing", queue.id, reached, 1, text, round(failed.per_s, 2), FAILING_PER_S, queue)
 
 
 def _sla(queue: QueueFacts) -> Condition:
