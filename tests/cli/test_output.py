@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import pytest
@@ -174,3 +175,11 @@ def test_keys_of_top() -> None:
     assert not top.press(shown, b"x") and top.press(shown, b" ")
     shown.first = 1_000
     assert "queue-99" in top.render(shown, "http://x", 80, 24)[-2]
+
+
+def test_json_cannot_change_what_a_terminal_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = {"a\x9b31m": "\x1b[2J\x7f\u202eevil\u2066 ü"}
+    output.print_json(hostile)
+    shown = capsys.readouterr().out
+    assert all(letter.isprintable() for letter in shown.rstrip("\n")) and "ü" in shown
+    assert json.loads(shown) == hostile

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.api.cloudwatch.cbor import DEPTH_MAX, CborError, Timestamp, decode, encode
+from batonq.api.cloudwatch.cbor import DEPTH_MAX, VALUES_MAX, CborError, Timestamp, decode, encode
 
 EXAMPLES: list[tuple[str, Any]] = [
     ("00", 0),
@@ -106,3 +106,9 @@ def test_a_large_request_is_decided_soon() -> None:
     with pytest.raises(CborError):
         decode(b"\x9b" + (1 << 20).to_bytes(8, "big") + b"\x80" * (1 << 20))
     assert time.monotonic() - began < 10
+
+
+def test_more_values_than_any_request_needs_are_refused() -> None:
+    with pytest.raises(CborError, match="too many values"):
+        decode(b"\x9a" + VALUES_MAX.to_bytes(4, "big") + b"\x00" * VALUES_MAX)
+    assert VALUES_MAX <= 20_000  # the most that is decoded within about 50 ms

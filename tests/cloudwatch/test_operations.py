@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,11 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batonq.api.cloudwatch.app import CloudWatchApp
 from batonq.api.cloudwatch.cbor import Timestamp
 from batonq.api.cloudwatch.errors import CloudWatchError
 from batonq.api.cloudwatch.metrics import METRICS, Steps
 from batonq.api.cloudwatch.operations import LISTED_MAX, OPERATIONS
+from batonq.api.cloudwatch.protocols import JSON
 from batonq.api.cloudwatch.statistics import Bucket, Sample, buckets, is_statistic
+from batonq.api.http import Request, Response
+from batonq.api.sqs.access import OpenAccess
 
 NOW_S = 1_700_000_040  # 20 s after a full minute
 ACCOUNT = "000000000000"
@@ -275,3 +280,17 @@ def test_every_sample_is_in_its_bucket(
 def test_percentiles_of_a_bucket() -> None:
     bucket = Bucket(0, [float(value) for value in range(1, 101)])
     assert [bucket.statistic(name) for name in ("p0", "p50", "p95", "p100")] == [1.0, 51.0, 96.0, 100.0]
+
+
+def test_answers_are_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand datapoints take long to encode. Other requests must not wait for that."""
+    threads: list[int] = []
+
+    def answer(operation: str, result: Mapping[str, Any], request_id: str) -> Response:
+        threads.append(threading.get_ident())
+        return Response(200)
+
+    monkeypatch.setattr(JSON, "answer", answer)
+    request = Request("POST", "/", headers={b"x-amz-target": b"GraniteServiceVersion20100801.ListMetrics"})
+    assert asyncio.run(CloudWatchApp(Written("jobs"), OpenAccess(ACCOUNT)).handle(request)).status == 200
+    assert threads and threads[0] != threading.get_ident()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
 from batonq.api.ui import formats
@@ -100,3 +102,31 @@ def test_parts_of_a_sentence_are_links() -> None:
         '2 need you: <a href="/a&#34;b">ab has 1 &lt;dead&gt; letter</a>; <a href="/b">b has 1 &lt;dead&gt; letter</a>.'
     )
     assert formats.linked("<b>", {}) == "&lt;b&gt;"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[" + "0," * 120_000 + "0]",
+        [0] * 120_000,
+        [{"a": 1}] * 60_000,
+        "[" * 900 + "]" * 900,
+        {str(number): [] for number in range(50_000)},
+    ],
+    ids=["text", "list", "objects", "deep", "fields"],
+)
+def test_a_hostile_body_is_shown_soon(value: object) -> None:
+    """One body must not delay the requests of others; a page shows up to 100 of them."""
+    began_s = process_time()
+    for _ in range(5):
+        formats.json_tree(value)
+        formats.raw(value)
+        formats.compact(value)
+    assert process_time() - began_s < 0.5
+
+
+def test_a_long_body_is_cut() -> None:
+    assert formats.raw({"a": [1]}) == '{\n  "a": [\n    1\n  ]\n}'
+    assert formats.raw([0] * 100, 20) == "[0,0,0,0,0,0,0,0,0,0" + "…"
+    assert formats.json_tree([1, 2, 3], 3).startswith("<pre") and formats.json_tree([1, 2], 3).startswith("<div")
+    assert "<code>xxxxx…</code>" in formats.json_tree("x" * 10, text_max=5)

@@ -156,3 +156,18 @@ def test_the_number_of_streams_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
     browser.send("POST", "/ui/sign-in", {"token": TOKEN})
     browser.app.streams.open = live.STREAMS_MAX
     assert browser.send("GET", "/ui/events?page=/ui").status == 503
+
+
+def test_one_account_cannot_take_all_streams() -> None:
+    async def main() -> None:
+        streams = LiveStreams(_no_pause, cpu_seconds=lambda: 0.0)
+        opened = []
+        while not streams.full("111111111111"):
+            opened.append(streams.events(rendering({"a": "1"}), "111111111111"))
+            await anext(opened[-1])
+        assert len(opened) == live.ACCOUNT_STREAMS_MAX < live.STREAMS_MAX
+        assert not streams.full("222222222222") and not streams.full()
+        await opened[0].aclose()
+        assert not streams.full("111111111111")
+
+    asyncio.run(main())

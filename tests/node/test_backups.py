@@ -427,3 +427,13 @@ def test_half_a_tar_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         make_tar(str(saved), str(tmp_path / "backup.tar"))
     assert [each.name for each in tmp_path.iterdir()] == ["saved"]
+
+
+@pytest.mark.parametrize("shard", ["abcd/../../outside", 1.5, -1, True, None])
+def test_a_manifest_cannot_name_a_place_outside(tmp_path: Path, shard: object) -> None:
+    rest = {"first": 1, "next": 1, "digest": "", "bytes": 0, "sha256": hashlib.sha256().hexdigest()}
+    logs = [{"shard": one, **rest} for one in (shard, CATALOG_SHARD)]
+    manifest = {"format": "baton-backup", "version": 1, "at_ms": 1, "release": "1", "cluster": "1", "account": "1"}
+    (tmp_path / "backup.json").write_text(json.dumps({**manifest, "logs": logs}))
+    with pytest.raises(InvalidInput, match="a log has a number that is not one"):
+        BackupFiles(str(tmp_path))

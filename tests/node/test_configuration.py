@@ -123,6 +123,11 @@ def test_as_many_shards_as_processes() -> None:
         ("cluster_secret_file", "/etc/secret", "/etc/secret"),
         ("webhook_secret", "abc", "***"),
         ("webhook_urls", "https://a:b@c/x,https://d/?token=e", "https://a:***@c/x,https://d/?token=***"),
+        (
+            "alarm_webhooks",
+            "https://hooks.example.com/services/T0/B0/hush, https://d:8443/?sig=e,https://f/",
+            "https://hooks.example.com/***,https://d:8443/***,https://f",
+        ),
         ("port", 9324, 9324),
         ("archive", "s3://bucket/prefix", "s3://bucket/prefix"),
     ],

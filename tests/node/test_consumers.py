@@ -26,6 +26,18 @@ class Clock:
         return self.ms
 
 
+def test_accounts_do_not_learn_of_each_others_consumers() -> None:
+    clock = Clock()
+    found = Consumers(clock)
+    found.polls("111111111111", 7, "worker-1", "10.0.0.1:5", b"boto3/1").answered(1)
+    found.polls("222222222222", 8, "worker-1", "10.0.0.2:5", b"other/2").answered(0)
+    found.settles("222222222222", "", "10.0.0.1:5", acked=9)  # the address of the other account's consumer
+    [mine], [other] = found.rows(7), found.rows(8)
+    assert (mine.account, mine.address, mine.agent, mine.acked) == ("111111111111", "10.0.0.1:5", "boto3/1", 0)
+    assert (other.account, other.address, other.agent) == ("222222222222", "10.0.0.2:5", "other/2")
+    assert len(found.rows()) == 2
+
+
 def test_a_count_per_minute() -> None:
     count = PerMinute()
     minute_ms = START_MS // 60_000 * 60_000
@@ -41,34 +53,34 @@ def test_a_count_per_minute() -> None:
 def test_what_is_known_of_a_consumer() -> None:
     clock = Clock()
     found = Consumers(clock)
-    poll = found.polls(7, "ann", "10.0.0.1:5", b"boto3/1")
+    poll = found.polls(ACCOUNT, 7, "ann", "10.0.0.1:5", b"boto3/1")
     [row] = found.rows()
     assert (row.name, row.address, row.agent, row.queues, row.waiting) == ("ann", "10.0.0.1:5", "boto3/1", [7], 1)
     clock.ms += 5_000
     poll.answered(3)
     poll.answered(3)
     poll.left()
-    found.polls(7, "ann", "10.0.0.1:5", b"boto3/1").answered(0)
-    found.settles("", "10.0.0.1:5", acked=2)
-    found.settles("", "10.0.0.1:5", failed=1)
+    found.polls(ACCOUNT, 7, "ann", "10.0.0.1:5", b"boto3/1").answered(0)
+    found.settles(ACCOUNT, "", "10.0.0.1:5", acked=2)
+    found.settles(ACCOUNT, "", "10.0.0.1:5", failed=1)
     clock.ms += 1_000
-    found.settles("ann", "10.9.9.9:1", extended=True)
-    found.settles("", "10.7.7.7:1", acked=99)
-    found.settles("", "10.0.0.1:9", b"boto3/1", acked=1)  # another connection of the same program
-    found.settles("", "10.0.0.1:9", b"boto3/2", acked=99)
+    found.settles(ACCOUNT, "ann", "10.9.9.9:1", extended=True)
+    found.settles(ACCOUNT, "", "10.7.7.7:1", acked=99)
+    found.settles(ACCOUNT, "", "10.0.0.1:9", b"boto3/1", acked=1)  # another connection of the same program
+    found.settles(ACCOUNT, "", "10.0.0.1:9", b"boto3/2", acked=99)
     [row] = found.rows(7)
     assert (row.waiting, row.received, row.empty, row.acked, row.failed) == (0, 3, 1, 3, 1)
     assert (row.polled_ms, row.seen_ms, row.heartbeat_ms) == (START_MS + 5_000, clock.ms, clock.ms)
     assert found.rows(8) == []
-    found.polls(7, "ben", "10.0.0.1:6", b"boto3/1").answered(0)
-    found.settles("", "10.0.0.1:9", b"boto3/1", acked=1)  # it may be either of them
+    found.polls(ACCOUNT, 7, "ben", "10.0.0.1:6", b"boto3/1").answered(0)
+    found.settles(ACCOUNT, "", "10.0.0.1:9", b"boto3/1", acked=1)  # it may be either of them
     assert [row.acked for row in found.rows(7)] == [3, 0]
 
 
 def test_a_receive_from_several_queues() -> None:
     found = Consumers(Clock())
-    found.polls(ANY_QUEUE, "ann", "a", b"").answered(5)
-    found.receives("ann", 3, 5)
+    found.polls(ACCOUNT, ANY_QUEUE, "ann", "a", b"").answered(5)
+    found.receives(ACCOUNT, "ann", 3, 5)
     [row] = found.rows(3)
     assert (row.queues, row.received) == ([3], 5)
     assert found.rows()[0].queues == [ANY_QUEUE, 3]
@@ -80,14 +92,14 @@ def test_the_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     found = Consumers(clock)
     for number in range(5):
-        found.polls(1, f"c{number}", f"a{number}", b"").answered(0)
-        found.polls(1, "busy", "b", b"").answered(0)
+        found.polls(ACCOUNT, 1, f"c{number}", f"a{number}", b"").answered(0)
+        found.polls(ACCOUNT, 1, "busy", "b", b"").answered(0)
     assert [row.name for row in found.rows()] == ["c3", "c4", "busy"] and len(found) == 3
     assert len(found._at) == 3
     for queue in range(4):
-        found.polls(queue, "busy", "b", b"").answered(0)
+        found.polls(ACCOUNT, queue, "busy", "b", b"").answered(0)
     assert found.rows()[-1].queues == [2, 3]
-    waiting = found.polls(1, "c3", "a3", b"")
+    waiting = found.polls(ACCOUNT, 1, "c3", "a3", b"")
     clock.ms += noted.KEPT_MS + 1
     assert [row.name for row in found.rows()] == ["c3"], "one whose receive waits is never gone"
     waiting.left()
@@ -113,10 +125,10 @@ def test_consumers_of_all_nodes_together() -> None:
         clock = Clock()
         here, there = Consumers(clock), Consumers(clock)
         here.join(Everywhere("here", Other(there)))
-        here.polls(1, "ann", "a", b"").answered(2)
+        here.polls(ACCOUNT, 1, "ann", "a", b"").answered(2)
         clock.ms += 10
-        there.polls(1, "ann", "b", b"").answered(3)
-        there.polls(2, "ben", "c", b"")
+        there.polls(ACCOUNT, 1, "ann", "b", b"").answered(3)
+        there.polls(ACCOUNT, 2, "ben", "c", b"")
         ann, ben = await here.listed()
         assert (ann.received, ann.address, ann.node, ann.queues) == (5, "b", "other", [1])
         assert (ben.name, ben.waiting, ben.node) == ("ben", 1, "other")

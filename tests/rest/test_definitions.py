@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 
+from batonq.api.rest import definitions
 from batonq.errors import Unavailable
 from tests.rest.support import Rest
 from tests.support.server import ACCOUNT, TestServer
@@ -198,3 +200,21 @@ def test_a_cycle_of_dead_letter_queues_is_completed_around_a_queue_that_exists(r
     assert (exported["new"]["deadLetterQueue"], exported["old"]["deadLetterQueue"]) == ("old", "new")
     assert exported["old"]["slaSeconds"] == 30
     assert put(rest, queues)["unchanged"] == 2
+
+
+def test_many_definitions_leave_time_for_other_requests() -> None:
+    async def main() -> int:
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        task = asyncio.create_task(others())
+        assert [number async for number in definitions._in_turns(range(1_000))] == [*range(1_000)]
+        task.cancel()
+        return turns
+
+    assert asyncio.run(main()) >= 1_000 // definitions.TURN_QUEUES - 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 
 from batonq.cli.connection import add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import note, plural, print_json
+from batonq.cli.output import json_text, note, plural, print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     if path and os.path.exists(path) and not arguments.force:
         raise WrongUsage(f"The file {path} already exists. Choose another name, or use --force to replace it.")
     found = connect(arguments).get("/v1/definitions")
-    text = json.dumps(found, indent=2, ensure_ascii=False)
+    text = json_text(found, indent=2)
     if not path:
         if arguments.json:
             print_json(found)

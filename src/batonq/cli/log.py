@@ -7,7 +7,6 @@ run while a server is using the directory; `repair` cannot.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 from batonq.cli import logarchive, logrecords
 from batonq.cli.actions import add_action
+from batonq.cli.output import json_text
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.errors import InvalidInput, LogCorrupt
@@ -179,7 +179,7 @@ def _show(frame: Frame, arguments: argparse.Namespace, queues: set[int] | None) 
     if filtered and not records:
         return
     if arguments.json:
-        print(json.dumps({**_frame_fields(frame), "records": records}, ensure_ascii=False))
+        print(json_text({**_frame_fields(frame), "records": records}))
         return
     print(
         f"frame {frame.number}  epoch {frame.epoch}  {logrecords.time_text(frame.time_ms)}  {frame.row_count} records  "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -16,6 +17,8 @@ CELL_WIDTH_MIN = 8
 LAST_WIDTH_WANTED = 16
 GAP = "  "
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "reverse": "7"}
+# Control characters that JSON may contain, line separators, and marks that change the direction of text.
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _BARS = "▁▂▃▄▅▆▇█"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -32,7 +35,13 @@ def safe_lines(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Indented on a terminal, on one line in a pipe or a file."""
-    print(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
+    print(json_text(value, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in which every character that could change what a terminal shows is escaped, not only the first 32."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def note(text: str) -> None:

@@ -6,14 +6,13 @@ A message that is received and acknowledged between two looks is not seen.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import moment, note
+from batonq.cli.output import json_text, moment, note
 from batonq.cli.peek import LIMIT_MAX, look, start_of_body
 from batonq.cli.quantities import parse_duration_s
 from batonq.core.spread import NUMBER_BITS
@@ -124,7 +123,7 @@ class Follower:
 
 def _print(message: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(message, ensure_ascii=False), flush=True)
+        print(json_text(message), flush=True)
         return
     line = f"{moment(message['sentAtMs'])}  {message['sequence']}  {message['state']:<9}  {message['messageId']}"
     print(f"{line}  {start_of_body(message, BODY_WIDTH)}", flush=True)

@@ -44,7 +44,7 @@ def body_shape(body: bytes, content: int) -> str:
         return LARGE
     if content == Content.JSON or body.lstrip()[:1] in (b"{", b"["):
         try:
-            return _shortened(_text_of(_shape_of(json.loads(body)), 0), SHAPE_MAX)
+            return _shortened(_text_of(_shape_of(json.loads(body), 0), 0), SHAPE_MAX)
         except (ValueError, RecursionError):
             pass
     return text_shape(body[: 4 * TEXT_READ_MAX].decode(errors="replace")[:TEXT_READ_MAX])
@@ -62,13 +62,13 @@ def reason_shape(reason: str) -> str:
     return text_shape(_QUOTED.sub("<text>", reason))
 
 
-def _shape_of(value: Any) -> _Shape:
+def _shape_of(value: Any, depth: int) -> _Shape:
     if isinstance(value, dict):
-        return {name: _shape_of(member) for name, member in value.items()}
+        return {name: _shape_of(member, depth + 1) for name, member in value.items()} if depth < DEPTH_MAX else {}
     if isinstance(value, list):
         element: _Shape = "null"
-        for member in value[:ELEMENTS_MAX]:
-            element = _merged(element, _shape_of(member))
+        for member in value[:ELEMENTS_MAX] if depth < DEPTH_MAX else ():
+            element = _merged(element, _shape_of(member, depth + 1))
         return (element,)
     if value is None:
         return "null"
@@ -99,7 +99,12 @@ def _text_of(shape: _Shape, depth: int) -> str:
     if depth == DEPTH_MAX:
         return f"{name}<{CUT}>"
     if isinstance(shape, dict):
-        members = [f"{key}: {_text_of(shape[key], depth + 1)}" for key in sorted(shape)]
+        members, length = [], 0
+        for key in sorted(shape):
+            members.append(f"{key}: {_text_of(shape[key], depth + 1)}")
+            length += len(members[-1])
+            if length > SHAPE_MAX:  # the rest is cut off anyway
+                break
     else:
         members = [_text_of(shape[0], depth + 1)]
     return f"{name}<{', '.join(members)}>"

@@ -261,6 +261,9 @@ def _read_manifest(path: str, text: bytes) -> Manifest:
                 "release."
             )
         logs = tuple(BackupLog(**log) for log in found["logs"])
+        for log in logs:  # names of files and directories are made of these numbers
+            if not all(type(number) is int and number >= 0 for number in (log.shard, log.first, log.next, log.bytes)):
+                raise ValueError("a log has a number that is not one")
         int(found["cluster"], 16)
         shards = [log.shard for log in logs]
         if len(set(shards)) != len(shards) or layout.CATALOG_SHARD not in shards:

@@ -200,14 +200,22 @@ def show(settings: Settings) -> list[ShownSetting]:
 
 
 def hide(name: str, value: Value) -> Value:
-    """The value without its secrets: a password in a URL, a token, a secret."""
+    """The value without its secrets: a password in a URL, a token, a secret, the path of a webhook."""
     if not isinstance(value, str) or not value:
         return value
     if _SECRET_NAME.search(name):
         return HIDDEN
     if "://" not in value:
         return value
+    if name.endswith("webhooks"):
+        return ",".join(map(_hide_path, value.split(",")))
     return ",".join(map(_hide_in_url, value.split(","))) if name.endswith("s") else _hide_in_url(value)
+
+
+def _hide_path(url: str) -> str:
+    """A webhook's URL up to its host: who knows the rest of it can often send there."""
+    parts = urlsplit(_hide_in_url(url.strip()))
+    return f"{parts.scheme}://{parts.netloc}" + (f"/{HIDDEN}" if parts.path.strip("/") or parts.query else "")
 
 
 def _hide_in_url(url: str) -> str:

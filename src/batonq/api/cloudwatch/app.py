@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 
@@ -18,7 +19,10 @@ logger = logging.getLogger("batonq.cloudwatch")
 
 
 class CloudWatchApp:
-    """Handles requests for the HTTP server. `calls` counts requests by operation, for metrics."""
+    """Handles requests for the HTTP server. `calls` counts requests by operation, for metrics.
+
+    Requests are decoded and answers are encoded in threads: a hundred thousand datapoints would delay other requests.
+    """
 
     def __init__(self, history: QueueHistory, access: Access) -> None:
         self._history = history
@@ -40,12 +44,13 @@ class CloudWatchApp:
             caller = self._access.identify(request)
             if len(request.body) > BODY_BYTES_MAX:
                 raise invalid(f"The request has more than {BODY_BYTES_MAX} bytes.")
-            name, given = form.read(request)
+            name, given = await asyncio.to_thread(form.read, request)
             operation = OPERATIONS.get(name)
             if operation is None:
                 raise unknown_operation(name)
             self.calls[name] += 1
-            return form.answer(name, await operation(self._history, caller.account, given), request_id)
+            result = await operation(self._history, caller.account, given)
+            return await asyncio.to_thread(form.answer, name, result, request_id)
         except CloudWatchError as problem:
             return form.error(problem, request_id)
         except (SqsError, BatonError) as problem:

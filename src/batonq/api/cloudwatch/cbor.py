@@ -10,7 +10,7 @@ import struct
 from typing import Any, NamedTuple
 
 DEPTH_MAX = 16
-VALUES_MAX = 100_000
+VALUES_MAX = 20_000  # 500 queries, the most of a request, have 15,000
 _EPOCH_TAG = 1
 _BREAK = object()
 _FALSE, _TRUE, _NULL, _UNDEFINED, _HALF, _SINGLE, _DOUBLE, _INDEFINITE = 20, 21, 22, 23, 25, 26, 27, 31

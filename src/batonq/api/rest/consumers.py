@@ -52,22 +52,37 @@ async def list_workers(call: Call) -> Answer:
     call.require_operator(write=False)
     query(call, ())
     now_ms = call.broker.now_ms()
-    held: dict[str, int] = {}
-    queues_of: dict[str, set[int]] = {}
-    for one in await call.broker.holders():
-        held[one.holder] = held.get(one.holder, 0) + one.in_flight
-        queues_of.setdefault(one.holder, set()).add(one.queue)
-    rows = {row.name: row for row in await call.broker.consumers.listed()}
-    for name in held:  # a holder that no node has seen since it was started
-        rows.setdefault(name, ConsumerRow(name, "", "", [], 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
-    return Answer(200, Workers([_worker(call, rows[name], held, queues_of, now_ms) for name in sorted(rows)]))
+    holdings = await call.broker.holders()
+    rows = await call.broker.consumers.listed()
+    by_name: dict[str, list[ConsumerRow]] = {}  # consumers of several accounts can have the same name
+    for row in rows:
+        by_name.setdefault(row.name, []).append(row)
+    held: dict[tuple[str, str], int] = {}
+    queues_of: dict[tuple[str, str], set[int]] = {}
+    for one in holdings:
+        same_name = by_name.setdefault(one.holder, [])
+        if not same_name:  # a holder that no node has seen since it was started
+            same_name.append(ConsumerRow(one.holder, "", "", [], 0, 0, 0, 0, 0.0, 0.0, 0.0, 0.0))
+        row = next((row for row in same_name if one.queue in row.queues), same_name[0])
+        key = row.account, row.name
+        held[key] = held.get(key, 0) + one.in_flight
+        queues_of.setdefault(key, set()).add(one.queue)
+    every = (row for name in sorted(by_name) for row in by_name[name])
+    return Answer(200, Workers([_worker(call, row, held, queues_of, now_ms) for row in every]))
 
 
-def _worker(call: Call, row: ConsumerRow, held: dict[str, int], queues_of: dict[str, set[int]], now_ms: int) -> Worker:
-    numbers = {*row.queues, *queues_of.get(row.name, ())}
+def _worker(
+    call: Call,
+    row: ConsumerRow,
+    held: dict[tuple[str, str], int],
+    queues_of: dict[tuple[str, str], set[int]],
+    now_ms: int,
+) -> Worker:
+    key = row.account, row.name
+    numbers = {*row.queues, *queues_of.get(key, ())}
     found = [call.broker.queue_by_number(number) for number in numbers - {ANY_QUEUE}]
     names = sorted(queue.name for queue in found if queue is not None)
-    in_flight = held.get(row.name, 0)
+    in_flight = held.get(key, 0)
     return Worker(
         name=row.name,
         queues=names if names or ANY_QUEUE not in numbers else [SEVERAL],

@@ -5,10 +5,11 @@ An import checks everything before it changes anything. It creates dead-letter q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from types import GenericAlias
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -25,8 +26,10 @@ from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist
 from batonq.node.broker import Queue
 from batonq.queue_attributes import ATTRIBUTES, DEAD_LETTER_POLICY, DEAD_LETTER_SOURCES, FIFO, REST_ATTRIBUTES
 
+T = TypeVar("T")
 VERSION = 1
 QUEUES_MAX = 20_000
+TURN_QUEUES = 50  # read or checked before other requests get a turn
 PROBLEMS_MAX = 100  # of one answer
 MAX_RECEIVES = "Baton.MaxReceives"
 ACCOUNT_PARAMETER = ("account", AccountId, "Account of the queues; default: the caller's.")
@@ -83,8 +86,16 @@ class Imported(Answered):
 async def export_definitions(call: Call) -> Answer:
     call.require_operator(write=False)
     account = _account(call, query(call, ("account",)))
-    queues = [_definition(queue) for queue in call.broker.queues(account)]
+    queues = [_definition(queue) async for queue in _in_turns(call.broker.queues(account))]
     return Answer(200, ExportedDefinitions(VERSION, account, queues))
+
+
+async def _in_turns(entries: Iterable[T]) -> AsyncIterator[T]:
+    """The entries, with time for other requests in between: an account can have thousands of queues."""
+    for number, entry in enumerate(entries, 1):
+        yield entry
+        if number % TURN_QUEUES == 0:
+            await asyncio.sleep(0)
 
 
 def _account(call: Call, values: Mapping[str, str]) -> str:
@@ -128,7 +139,7 @@ async def import_definitions(call: Call) -> Answer:
     if values.get("dryRun", "false") not in ("true", "false"):
         raise InvalidInput("dryRun must be true or false.")
     given = call.read(Definitions)
-    plans, problems = _plan(call, account, given)
+    plans, problems = await _plan(call, account, given)
     answer = Imported(False, [], [], sum(not _is_new(plan) for plan in plans), problems)
     if values.get("dryRun") == "true":
         for plan in plans:
@@ -150,11 +161,11 @@ def _count(answer: Imported, plan: Planned) -> None:
         answer.changed.append(Change(plan.name, plan.fields))
 
 
-def _plan(call: Call, account: str, given: Any) -> tuple[list[Planned], list[str]]:
+async def _plan(call: Call, account: str, given: Any) -> tuple[list[Planned], list[str]]:
     """The plans in the order in which they can be carried out, and what is wrong with the definitions."""
     plans: dict[str, Planned] = {}
     problems: list[str] = []
-    for definition in given.queues:
+    async for definition in _in_turns(given.queues):
         name: str = definition.name
         try:
             if name in plans:
@@ -162,7 +173,7 @@ def _plan(call: Call, account: str, given: Any) -> tuple[list[Planned], list[str
             plans[name] = _planned(call, account, definition, given.account or account)
         except BatonError as problem:
             problems.append(f"Queue {name}: {problem.message}")
-    for plan in plans.values():
+    async for plan in _in_turns(plans.values()):
         wrong = _target_problem(call, account, plan, plans)
         if wrong:
             problems.append(f"Queue {plan.name}: {wrong}")

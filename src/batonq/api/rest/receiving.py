@@ -64,7 +64,9 @@ def receive(call: Call, finish: Finish) -> None:
         attempt,
         queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
     )
-    poll = call.broker.consumers.polls(queue.number, command.holder, call.request.peer, agent_of(call.request))
+    poll = call.broker.consumers.polls(
+        call.caller.account, queue.number, command.holder, call.request.peer, agent_of(call.request)
+    )
     waiting = call.broker.receive(queue, command, delivered)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
@@ -78,7 +80,7 @@ async def receive_any(call: Call) -> Answer:
     call.request.brief = not given.wait_seconds
     holder = given.consumer or call.holder
     consumers = call.broker.consumers
-    poll = consumers.polls(ANY_QUEUE, holder, call.request.peer, agent_of(call.request))
+    poll = consumers.polls(call.caller.account, ANY_QUEUE, holder, call.request.peer, agent_of(call.request))
     try:
         found = await call.broker.receive_any(
             call.broker.select(call.caller.account, given.queues),
@@ -91,7 +93,7 @@ async def receive_any(call: Call) -> Answer:
     finally:
         poll.left()
     for number, count in Counter(queue.number for queue, _ in found).items():
-        consumers.receives(holder, number, count)
+        consumers.receives(call.caller.account, holder, number, count)
     call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for queue, delivery in found])
     columns = _columns_of_rows([queue.name for queue, _ in found], [delivery for _, delivery in found])
     return Answer(200, ReceivedMessages(await finished(_messages(columns, call.wanted is MSGPACK))))

@@ -144,7 +144,13 @@ class Call:
         """Count what the caller did with messages that it held."""
         request = self.request
         self.broker.consumers.settles(
-            consumer_named(request), request.peer, agent_of(request), acked=acked, failed=failed, extended=extended
+            self.caller.account,
+            consumer_named(request),
+            request.peer,
+            agent_of(request),
+            acked=acked,
+            failed=failed,
+            extended=extended,
         )
 
 

@@ -68,7 +68,13 @@ class Service:
         """Count what the caller did with messages that it held."""
         request = call.request
         self.broker.consumers.settles(
-            consumer_named(request), request.peer, agent_of(request), acked=acked, failed=failed, extended=extended
+            call.caller.account,
+            consumer_named(request),
+            request.peer,
+            agent_of(request),
+            acked=acked,
+            failed=failed,
+            extended=extended,
         )
 
     # --- from an address to a queue

@@ -241,7 +241,8 @@ class UiApp:
         found = self._found(target.path)
         if found is None or found[0].show is None:
             raise Problem(404, "not_found", "There is no such page.")
-        if self.streams.full:
+        account = "" if caller.operator else caller.account
+        if self.streams.full(account):
             text = b"Too many dashboards are open: this one gets no live updates."
             return self._answer(request, Response(503, text, HTML, (("Retry-After", "30"),)))
         route, names = found
@@ -259,7 +260,7 @@ class UiApp:
                 return None
             return self._renderer.blocks(page, self._shared(view, route, session))
 
-        stream = self.streams.events(render)
+        stream = self.streams.events(render, account)
         headers = (NO_STORE, ("X-Accel-Buffering", "no"), *HEADERS)
         return Response(200, b"", live.CONTENT_TYPE, headers, stream=stream)
 

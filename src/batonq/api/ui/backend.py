@@ -11,6 +11,9 @@ import msgspec
 from batonq.api.http import Request, Response
 from batonq.api.sqs.access import Caller
 
+LIST_BYTES_MAX = 256 << 10  # longer lists of messages
+BODY_BYTES_MAX = 16 << 10  # show only this much of a body, as text
+
 
 class Problem(Exception):
     """What REST answered instead of a result."""
@@ -62,7 +65,7 @@ class Backend:
             headers[b"content-type"] = b"application/json"
         request = Request(method, path, query, headers, body, self._peer)
         response = await self._rest.handle(request, self._caller)
-        value = msgspec.json.decode(response.body) if response.body else None
+        value = _decode(response.body) if response.body else None
         if response.status < 400:
             return value
         said = value if isinstance(value, dict) else {}
@@ -82,6 +85,27 @@ def path_of(*parts: str) -> str:
 def segment(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
+
+
+def _decode(answer: bytes) -> Any:
+    """Decode an answer of REST. In a long list of messages, long bodies stay JSON text and are cut: to decode megabytes
+    of small values takes longer than other requests should wait.
+    """
+    if len(answer) <= LIST_BYTES_MAX or not answer.startswith(b'{"messages":'):
+        return msgspec.json.decode(answer)
+    fields = msgspec.json.decode(answer, type=dict[str, msgspec.Raw])
+    messages = msgspec.json.decode(fields.pop("messages"), type=list[dict[str, msgspec.Raw]])
+    return {
+        "messages": [{name: _field(name, value) for name, value in message.items()} for message in messages],
+        **{name: msgspec.json.decode(value) for name, value in fields.items()},
+    }
+
+
+def _field(name: str, value: msgspec.Raw) -> Any:
+    text = memoryview(value)
+    if name == "body" and len(text) > BODY_BYTES_MAX:
+        return str(text[:BODY_BYTES_MAX], "utf-8", "ignore")
+    return msgspec.json.decode(text)
 
 
 def _text(value: Any) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from markupsafe import Markup, escape
 
 NONE = "–"
@@ -19,6 +20,7 @@ _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 JSON_NODES_MAX = 2_000
 JSON_DEPTH_MAX = 40
 TEXT_MAX = 100_000  # characters of a body that a page shows
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 SPARK_WIDTH, SPARK_HEIGHT = 80, 20
 
 
@@ -134,68 +136,96 @@ def prose(text: str) -> Markup:
 
 
 def compact(value: Any, length: int = 120) -> str:
-    """A body on one line, cut to a length."""
-    if isinstance(value, str):
-        text = value
-    else:
-        try:
-            text = json.dumps(value, ensure_ascii=False, separators=(", ", ": "))
-        except (ValueError, RecursionError):
-            text = str(value)
-    text = " ".join(text[: length * 4].split())
+    """A body on one line, cut to a length. Only the part that is shown is encoded."""
+    text = " ".join((value if isinstance(value, str) else _start_of_json(value, length * 4))[: length * 4].split())
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def raw(value: Any) -> str:
-    """A body as it would be sent, for copying and editing: text as it is, all else as indented JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
-    return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"
+def _start_of_json(value: Any, length: int) -> str:
+    parts: list[str] = []
+    try:
+        for part in _ENCODER.iterencode(value):
+            parts.append(part)
+            length -= len(part)
+            if length < 0:
+                break
+    except (ValueError, RecursionError):
+        parts.append("…")
+    return "".join(parts)
 
 
-def json_tree(value: Any) -> Markup:
-    """A JSON value as a tree that can be folded, without a script. Large values are shown as text."""
+def raw(value: Any, text_max: int = TEXT_MAX) -> str:
+    """A body as it would be sent, for copying and editing: text as it is, all else as JSON, indented if it is short."""
+    text = value if isinstance(value, str) else _json(value, text_max)
+    return text if len(text) <= text_max else text[:text_max] + "…"
+
+
+def _json(value: Any, text_max: int) -> str:
+    try:
+        encoded = msgspec.json.encode(value)
+    except (ValueError, RecursionError):
+        return _start_of_json(value, text_max)
+    return (msgspec.json.format(encoded, indent=2) if len(encoded) <= text_max else encoded).decode()
+
+
+def json_tree(value: Any, nodes_max: int = JSON_NODES_MAX, text_max: int = TEXT_MAX) -> Markup:
+    """A JSON value as a tree that can be folded, without a script. Large values are shown as text, which may be cut."""
     parsed = value
-    if isinstance(value, str) and value[:1] in ("{", "["):
+    if isinstance(value, str) and value[:1] in ("{", "[") and len(value) <= text_max:
         try:
             parsed = json.loads(value)
         except (ValueError, RecursionError):
             parsed = value
-    if not isinstance(parsed, (dict, list)):
-        return Markup('<pre class="body"><code>{}</code></pre>').format(raw(parsed))
-    nodes = [JSON_NODES_MAX]
-    tree = _node(parsed, nodes, 0)
-    if nodes[0] < 0:
-        return Markup('<pre class="body"><code>{}</code></pre>').format(raw(parsed))
-    return Markup('<div class="json body">{}</div>').format(tree)
+    if not isinstance(parsed, (dict, list)) or not _is_small(parsed, nodes_max):
+        return Markup('<pre class="body"><code>{}</code></pre>').format(raw(value, text_max))
+    parts = ['<div class="json body">']
+    _add_node(parts, parsed, 0)
+    parts.append("</div>")
+    return Markup("".join(parts))
 
 
-def _node(value: Any, nodes: list[int], depth: int) -> Markup:
-    nodes[0] -= 1
-    if nodes[0] < 0 or depth > JSON_DEPTH_MAX:
-        nodes[0] = -1
-        return Markup("")
-    if isinstance(value, dict):
-        if not value:
-            return Markup("<span>{}</span>").format("{}")
-        rows = Markup("").join(
-            Markup('<li><span class="key">{}</span>: {}</li>').format(name, _node(member, nodes, depth + 1))
-            for name, member in value.items()
-        )
-        return _branch(rows, f"{{ {plural(len(value), 'field')} }}", depth)
-    if isinstance(value, list):
-        if not value:
-            return Markup("<span>[]</span>")
-        rows = Markup("").join(Markup("<li>{}</li>").format(_node(member, nodes, depth + 1)) for member in value)
-        return _branch(rows, f"[ {plural(len(value), 'item')} ]", depth)
-    if isinstance(value, str):
-        return Markup('<span class="string">{}</span>').format(json.dumps(value, ensure_ascii=False))
-    return Markup('<span class="literal">{}</span>').format(json.dumps(value))
+def _is_small(value: Any, nodes_max: int) -> bool:
+    """Whether a JSON value has few enough nodes for a tree. A large one is not walked through."""
+    level, nodes = [value], 1
+    for _ in range(JSON_DEPTH_MAX + 1):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, (dict, list)):
+                nodes += len(one)
+                if nodes > nodes_max:
+                    return False
+                below += one.values() if isinstance(one, dict) else one
+        if not below:
+            return True
+        level = below
+    return False
 
 
-def _branch(rows: Markup, summary: str, depth: int) -> Markup:
-    return Markup("<details{}><summary>{}</summary><ul>{}</ul></details>").format(
-        Markup(" open") if depth < 3 else "", escape(summary), rows
-    )
+def _add_node(parts: list[str], value: Any, depth: int) -> None:
+    """Add the HTML of a JSON value. What comes from the value is escaped."""
+    if isinstance(value, dict) and value:
+        _open_branch(parts, f"{{ {plural(len(value), 'field')} }}", depth)
+        for name, member in value.items():
+            parts.append(f'<li><span class="key">{escape(name)}</span>: ')
+            _add_node(parts, member, depth + 1)
+            parts.append("</li>")
+        parts.append("</ul></details>")
+    elif isinstance(value, list) and value:
+        _open_branch(parts, f"[ {plural(len(value), 'item')} ]", depth)
+        for member in value:
+            parts.append("<li>")
+            _add_node(parts, member, depth + 1)
+            parts.append("</li>")
+        parts.append("</ul></details>")
+    elif isinstance(value, (dict, list)):
+        parts.append("<span>{}</span>" if isinstance(value, dict) else "<span>[]</span>")
+    else:
+        kind = "string" if isinstance(value, str) else "literal"
+        parts.append(f'<span class="{kind}">{escape(json.dumps(value, ensure_ascii=False))}</span>')
+
+
+def _open_branch(parts: list[str], summary: str, depth: int) -> None:
+    parts.append(f"<details{' open' if depth < 3 else ''}><summary>{escape(summary)}</summary><ul>")
 
 
 def code_words(text: str) -> Markup:

@@ -19,6 +19,7 @@ INTERVAL_S = 2.0
 CPU_SHARE_MAX = 0.008  # of a core, per open page
 BEATS_MAX = 15  # between two updates of an expensive page: half a minute
 STREAMS_MAX = 64  # browsers close the streams of pages that are not visible
+ACCOUNT_STREAMS_MAX = 16  # of these, for one account that is not the server's own
 LIFETIME_S = 3600.0  # then the browser connects again, and the session is checked again
 CONTENT_TYPE = "text/event-stream"
 RETRY = b"retry: 2000\n\n"
@@ -37,15 +38,18 @@ class LiveStreams:
         cpu_seconds: Callable[[], float] = thread_time,
     ) -> None:
         self.open = 0
+        self._of_accounts: dict[str, int] = {}
         self._sleep = sleep
         self._cpu_seconds = cpu_seconds
 
-    @property
-    def full(self) -> bool:
-        return self.open >= STREAMS_MAX
+    def full(self, account: str = "") -> bool:
+        """Whether no further stream can be opened; `account` is empty for the server's own."""
+        return self.open >= STREAMS_MAX or self._of_accounts.get(account, 0) >= ACCOUNT_STREAMS_MAX
 
-    async def events(self, render: Render) -> AsyncGenerator[bytes, None]:
+    async def events(self, render: Render, account: str = "") -> AsyncGenerator[bytes, None]:
         self.open += 1
+        if account:
+            self._of_accounts[account] = self._of_accounts.get(account, 0) + 1
         try:
             yield RETRY
             shown: Blocks = {}
@@ -72,6 +76,10 @@ class LiveStreams:
                 await self._sleep(INTERVAL_S)
         finally:
             self.open -= 1
+            if account:
+                self._of_accounts[account] -= 1
+                if not self._of_accounts[account]:
+                    del self._of_accounts[account]
 
 
 def event(name: str, value: object) -> bytes:

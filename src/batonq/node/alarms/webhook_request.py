@@ -25,7 +25,8 @@ EVENT_HEADER = "Baton-Event"
 TIMEOUT_S = 10.0
 STATUS_LINE_BYTES_MAX = 4_096
 SECRET_LENGTH_MIN = 16
-_METADATA = {ipaddress.ip_address("168.63.129.16")}  # of a cloud provider, in a public range
+# Where clouds offer credentials, besides link-local addresses: Azure, Oracle, Alibaba, AWS.
+_METADATA = {*map(ipaddress.ip_address, ("168.63.129.16", "192.0.0.192", "100.100.100.200", "fd00:ec2::254"))}
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -93,8 +94,8 @@ def signature(secret: bytes, time_s: int, body: bytes) -> str:
 
 
 def forbidden(address: Address, allow_private: bool) -> bool:
-    """Whether webhooks may not be sent to an address. Link-local addresses, among them those where clouds offer
-    credentials, are never allowed.
+    """Whether webhooks may not be sent to an address. Link-local addresses, and others where clouds offer credentials,
+    are never allowed.
     """
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
@@ -104,6 +105,8 @@ def forbidden(address: Address, allow_private: bool) -> bool:
             return forbidden(inner, allow_private)
         if address.teredo is not None:
             return True
+        if address.is_site_local:  # private, before fc00::/7 was
+            return not allow_private
     if address.is_link_local or address.is_multicast or address.is_unspecified or address in _METADATA:
         return True
     if address.is_loopback:

@@ -29,7 +29,7 @@ LOOKED_AT_MAX = 1_000  # per call
 CHOSEN_MAX = 100  # per call, for the shard to move: some milliseconds of work
 CHOSEN_BYTES_MAX = 4 << 20
 TURN_MESSAGES = 50  # examined before other requests get a turn
-TURN_BYTES = 256 << 10
+TURN_BYTES = 64 << 10  # the shape of a larger body takes a turn of its own
 SAMPLE_MAX = 10
 
 

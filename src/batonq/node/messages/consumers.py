@@ -1,9 +1,9 @@
 """Who consumes messages: a bounded list of the consumers that this node has seen, and what each does.
 
-A consumer is known by the name that it gives itself, or else by its key and address. It is noted once per request, not
-per message. A request that acknowledges messages is counted for the consumer named in its header. Without such a header
-it is counted for the consumer that last polled over the same connection, or for the only one that polled from the same
-host with the same User-Agent.
+A consumer is known by its account and the name that it gives itself, or else its key and address. It is noted once per
+request, not per message. A request that acknowledges messages is counted for the consumer named in its header. Without
+such a header it is counted for the consumer of its account that last polled over the same connection, or for the only
+one that polled from the same host with the same User-Agent.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ class _Polls:
 
 
 class Consumer:
-    __slots__ = ("acked", "address", "agent", "failed", "heartbeat_ms", "name", "queues", "seen_ms")
+    __slots__ = ("account", "acked", "address", "agent", "failed", "heartbeat_ms", "name", "queues", "seen_ms")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, account: str, name: str) -> None:
+        self.account = account
         self.name = name
         self.address = ""
         self.agent = b""
@@ -120,6 +121,7 @@ class ConsumerRow(NamedTuple):
     acked: float
     failed: float
     node: str = ""
+    account: str = ""
 
     def merged(self, other: ConsumerRow) -> ConsumerRow:
         newer = self if self.seen_ms >= other.seen_ms else other
@@ -138,9 +140,11 @@ class ConsumerRow(NamedTuple):
 class Consumers:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._by_name: dict[str, Consumer] = {}  # the one that was seen longest ago comes first
-        self._at: dict[str, str] = {}  # address → name of the consumer that last polled from there
-        self._on: dict[tuple[str, bytes], str] = {}  # host and User-Agent → name; empty if several consumers share them
+        # By account and name: an account must not learn of another one's consumers. The oldest comes first.
+        self._by_name: dict[tuple[str, str], Consumer] = {}
+        self._at: dict[tuple[str, str], str] = {}  # account, address → name of the consumer that last polled from there
+        # account, host, User-Agent → name; empty if several consumers share them
+        self._on: dict[tuple[str, str, bytes], str] = {}
         self._everywhere: Everywhere | None = None
 
     def __len__(self) -> int:
@@ -153,23 +157,23 @@ class Consumers:
 
     # --- requests
 
-    def polls(self, queue: int, name: str, address: str, agent: bytes) -> OpenPoll:
-        """A receive has begun."""
-        consumer = self._seen(name)
+    def polls(self, account: str, queue: int, name: str, address: str, agent: bytes) -> OpenPoll:
+        """A receive has begun. `account` is the caller's."""
+        consumer = self._seen(account, name)
         if consumer.address != address or consumer.agent != agent:
-            self._at.pop(consumer.address, None)
+            self._at.pop((account, consumer.address), None)
             consumer.address, consumer.agent = address, agent
-            self._at[address] = name
-            place = _host(address), agent
+            self._at[account, address] = name
+            place = account, _host(address), agent
             if len(self._on) >= CONSUMERS_MAX:
                 self._on.clear()
             self._on[place] = name if self._on.get(place, name) == name else ""
         polls = self._polls_of(consumer, queue)
         return OpenPoll(consumer, polls, self._now_ms)
 
-    def receives(self, name: str, queue: int, count: int) -> None:
+    def receives(self, account: str, name: str, queue: int, count: int) -> None:
         """A receive from several queues got messages of this one."""
-        consumer = self._seen(name)
+        consumer = self._seen(account, name)
         self._polls_of(consumer, queue).received.add(count, consumer.seen_ms)
 
     @staticmethod
@@ -184,6 +188,7 @@ class Consumers:
 
     def settles(
         self,
+        account: str,
         name: str,
         address: str,
         agent: bytes = b"",
@@ -193,10 +198,10 @@ class Consumers:
         extended: bool = False,
     ) -> None:
         """Messages are acknowledged, returned, or kept longer. `name` is empty if the request has none."""
-        name = name or self._at.get(address) or self._on.get((_host(address), agent), "")
+        name = name or self._at.get((account, address)) or self._on.get((account, _host(address), agent), "")
         if not name:
             return
-        consumer = self._seen(name)
+        consumer = self._seen(account, name)
         if acked:
             consumer.acked.add(acked, consumer.seen_ms)
         if failed:
@@ -204,21 +209,21 @@ class Consumers:
         if extended:
             consumer.heartbeat_ms = consumer.seen_ms
 
-    def _seen(self, name: str) -> Consumer:
-        consumer = self._by_name.pop(name, None)
+    def _seen(self, account: str, name: str) -> Consumer:
+        consumer = self._by_name.pop((account, name), None)
         if consumer is None:
-            consumer = Consumer(name)
+            consumer = Consumer(account, name)
             if len(self._by_name) >= CONSUMERS_MAX:
-                self._forget(next(iter(self._by_name)))
-        self._by_name[name] = consumer
+                self._forget(*next(iter(self._by_name)))
+        self._by_name[account, name] = consumer
         consumer.seen_ms = self._now_ms()
         return consumer
 
-    def _forget(self, name: str) -> None:
-        consumer = self._by_name.pop(name)
-        if self._at.get(consumer.address) == name:
-            del self._at[consumer.address]
-        place = _host(consumer.address), consumer.agent
+    def _forget(self, account: str, name: str) -> None:
+        consumer = self._by_name.pop((account, name))
+        if self._at.get((account, consumer.address)) == name:
+            del self._at[account, consumer.address]
+        place = account, _host(consumer.address), consumer.agent
         if self._on.get(place) == name:
             del self._on[place]
 
@@ -227,10 +232,9 @@ class Consumers:
     def rows(self, queue: int | None = None) -> list[ConsumerRow]:
         """The consumers of this node; with a queue, only what they do there."""
         now_ms = self._now_ms()
-        for name in [
-            one.name for one in self._by_name.values() if now_ms - one.seen_ms > KEPT_MS and not _waiting(one)
-        ]:
-            self._forget(name)
+        old = [one for one in self._by_name.values() if now_ms - one.seen_ms > KEPT_MS and not _waiting(one)]
+        for one in old:
+            self._forget(one.account, one.name)
         rows: list[ConsumerRow] = []
         for consumer in self._by_name.values():
             queues = consumer.queues
@@ -251,6 +255,7 @@ class Consumers:
                     sum(one.empty.value(now_ms) for one in polls),
                     consumer.acked.value(now_ms),
                     consumer.failed.value(now_ms),
+                    account=consumer.account,
                 )
             )
         return rows
@@ -261,12 +266,13 @@ class Consumers:
     async def listed(self, queue: int | None = None) -> list[ConsumerRow]:
         """The consumers of the whole server, by name. A node that does not answer is left out."""
         parts = await self._everywhere.read(READ, queue=queue) if self._everywhere is not None else []
-        found: dict[str, ConsumerRow] = {}
+        found: dict[tuple[str, str], ConsumerRow] = {}
         for part in parts:
             for values in part.value or ():
                 row = ConsumerRow(*values)._replace(node=part.node)
-                found[row.name] = found[row.name].merged(row) if row.name in found else row
-        return [found[name] for name in sorted(found)]
+                key = (row.name, row.account)
+                found[key] = found[key].merged(row) if key in found else row
+        return [found[key] for key in sorted(found)]
 
 
 def _host(address: str) -> str:

@@ -17,7 +17,7 @@ from batonq.node.shard_host.host import ShardHost, committed
 EXAMINED_MAX = 10_000  # messages per request
 READ_BYTES_MAX = 64 << 20  # per request
 TURN_MESSAGES = 50
-TURN_BYTES = 256 << 10
+TURN_BYTES = 64 << 10  # the shape of a larger body takes a turn of its own
 GROUPS_MAX = 100
 EXAMPLES_MAX = 3
 EXAMPLE_BYTES_MAX = 2_048  # of a body, and of all attributes

@@ -64,7 +64,9 @@ def receive_message(service: Service, call: Call, given: ReceiveMessageInput, fi
                 finish(output, outcome.give_back)
 
     command = Receive(queue.number, count, visibility_ms, holder(call, consumer), attempt, wait_ms, bool(system_names))
-    poll = service.broker.consumers.polls(queue.number, command.holder, call.request.peer, agent_of(call.request))
+    poll = service.broker.consumers.polls(
+        call.caller.account, queue.number, command.holder, call.request.peer, agent_of(call.request)
+    )
     waiting = service.broker.receive(queue, command, received)
     # A client that disconnects before the answer must not hold a lease on any message.
     call.request.cancellable = True
