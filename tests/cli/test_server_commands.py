@@ -189,6 +189,25 @@ def test_keys_of_a_server_that_is_far_away(shell: Shell, tmp_path: Path) -> None
     assert names == ["BATON_ACCESS_KEY_ID", "BATON_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
 
 
+def test_keys_without_data_ask_the_server_that_all_commands_ask(
+    nowhere: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("batonq.cli.connection.DEFAULT_URL", "http://127.0.0.1:9")  # nothing listens there
+    done = nowhere("keys", "create")
+    assert done.code == 4 and "No server listens at http://127.0.0.1:9 (the default)." in done.err
+    assert done.err.endswith("Without a running server, name its data directory with --data.\n")
+    assert not (tmp_path / "baton-data").exists()
+
+
+def test_keys_of_a_data_directory_that_no_server_uses(nowhere: Shell, tmp_path: Path) -> None:
+    data = str(tmp_path / "new")
+    done = nowhere("keys", "create", "--data", data)
+    assert done.code == 0 and f"Created a new data directory, {data}, because no server uses it yet." in done.err
+    assert nowhere("keys", "create", "--data", data).err == ""
+    assert len(nowhere.json("keys", "list", "--data", data)["keys"]) == 2
+
+
 # --- cluster ----------------------------------------------------------------------------------
 
 

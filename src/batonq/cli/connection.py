@@ -38,6 +38,7 @@ CONTEXT_VARIABLE = "BATON_CONTEXT"
 CA_VARIABLE = "BATON_CA_FILE"
 GROUP = "server and credentials"
 OPENING = "The request's body is not valid: "  # a user of the command line has written no request
+_DATA_HELP = "data directory of a running server: its URL and token are used"
 _CREDENTIALS_HELP = (
     f"Give an access key ({KEY_VARIABLE} and {SECRET_VARIABLE}, or --key and --secret-file) or the admin token "
     f"({TOKEN_VARIABLE}, --token-file, or --data on the server's machine)."
@@ -50,12 +51,12 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--account", help="account to act for (default: the key's, or the server's)")
 
 
-def add_operator_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_operator_arguments(parser: argparse.ArgumentParser, data_help: str = _DATA_HELP) -> argparse._ArgumentGroup:
     """The same flags for a command that acts for the whole server, not for an account."""
     group = add_client_arguments(parser)
     group.add_argument("--token", help=f"admin token; other users can see it, so prefer {TOKEN_VARIABLE}")
     group.add_argument("--token-file", metavar="FILE", help="file that contains the admin token")
-    group.add_argument("--data", metavar="DIR", help="data directory of a running server: its URL and token are used")
+    group.add_argument("--data", metavar="DIR", help=data_help)
     return group
 
 
@@ -103,11 +104,6 @@ def resolve(arguments: argparse.Namespace, environment: Mapping[str, str] | None
     return _Resolution(arguments, os.environ if environment is None else environment).target()
 
 
-def names_server(arguments: argparse.Namespace) -> bool:
-    """Whether a flag, the environment or a context names a server: then it is not the default one."""
-    return _Resolution(arguments, os.environ).names_server()
-
-
 def use_for_client(arguments: argparse.Namespace) -> None:
     """Make the Python client in this process, and in its child processes, use what the command line and the context
     say. The client reads the environment.
@@ -149,9 +145,6 @@ class _Resolution:
         kept = contexts.load()
         name = name or kept.current
         return (kept.get(name), name) if name else (None, "")
-
-    def names_server(self) -> bool:
-        return bool(self._flag("url") or self._variable(URL_VARIABLE) or self._context is not None)
 
     def target(self) -> Target:
         target = self._located()
