@@ -166,6 +166,21 @@ def test_bad_input_of_bench(shell: Shell, words: tuple[str, ...], said: str) -> 
     assert done.code == 2 and said in done.err
 
 
+def test_settings_are_shown_as_the_configuration_file_has_them(nowhere: Shell) -> None:
+    assert [line.split()[1] for line in nowhere.good("config", "show", "read-only", "--local").splitlines()[1:]] == [
+        "false"
+    ]
+    done = nowhere("config", "show", "--changed", "--local")
+    assert done == (0, "", "No setting differs from its default.\n")
+    done = nowhere("config", "show", "no-such-setting", "--local")
+    assert done == (0, "", "There is no setting whose name contains 'no-such-setting'.\n")
+
+
+def test_an_alarm_that_is_not_active_names_the_command_that_lists_alarms(shell: Shell) -> None:
+    done = shell("alarms", "ack", "no-such-alarm")
+    assert done.code == 3 and done.err.endswith("is active. `baton alarms list` lists the active ones.\n")
+
+
 # --- keys, from afar --------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -38,6 +39,8 @@ CONTEXT_VARIABLE = "BATON_CONTEXT"
 CA_VARIABLE = "BATON_CA_FILE"
 GROUP = "server and credentials"
 OPENING = "The request's body is not valid: "  # a user of the command line has written no request
+_FORMAT = re.compile(r"\b(\w+) does not have the required format\. \1: ")
+_COMMANDS = {"GET /v1/alarms": "baton alarms list", "GET /v1/history": "baton cluster status"}
 _DATA_HELP = "data directory of a running server: its URL and token are used"
 _CREDENTIALS_HELP = (
     f"Give an access key ({KEY_VARIABLE} and {SECRET_VARIABLE}, or --key and --secret-file) or the admin token "
@@ -269,6 +272,7 @@ class Server:
             else HTTPConnection(name, parts.port, timeout=CONNECT_TIMEOUT_S)
         )
         self._signer: Any = None
+        self.status = 0  # of the last answer
 
     @property
     def url(self) -> str:
@@ -346,6 +350,7 @@ class Server:
         connection.request(method, target, data or None, headers)
         response = connection.getresponse()
         answer = response.read(ANSWER_BYTES_MAX + 1)
+        self.status = response.status
         if len(answer) > ANSWER_BYTES_MAX:
             raise InvalidInput(f"The answer of the server is larger than {ANSWER_BYTES_MAX >> 20} MiB.")
         return response, answer
@@ -392,7 +397,7 @@ class Server:
                 f"The server at {self.url} does not support this command: it is older than baton {__version__}. "
                 "Update the server."
             )
-        return kind(detail.removeprefix(OPENING))
+        return kind(in_words_of_commands(detail))
 
     def no_such_queue(self, path: str) -> QueueDoesNotExist:
         """The error for a queue that does not exist, with the names of similar queues."""
@@ -413,6 +418,8 @@ class Server:
 
     def _denied(self, detail: str) -> str:
         detail = detail or "The request was refused."
+        if not detail.endswith((".", "!", "?")):
+            detail += "."
         if self.target.token:
             return f"{self.url} refused the token: {detail}"
         if self.target.key:
@@ -448,6 +455,14 @@ class Server:
                 "https://. Otherwise check that a Baton server listens there."
             )
         return Unreachable(f"{where} closed the connection without an answer. Check that a Baton server listens there.")
+
+
+def in_words_of_commands(text: str) -> str:
+    """An error of the REST API for a user who has typed a command: without requests, bodies and endpoints."""
+    text = _FORMAT.sub(r"The \1 is not valid. ", text.replace(OPENING, ""))
+    for endpoint, command in _COMMANDS.items():
+        text = text.replace(f"{endpoint} lists", f"`{command}` lists")
+    return text
 
 
 def _text(value: Any) -> str:
