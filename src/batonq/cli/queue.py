@@ -288,7 +288,7 @@ def _set(server: Server, arguments: argparse.Namespace) -> int:
         print_json(queue)
     else:
         shown = dict(shown_settings(queue))
-        names = [setting for setting, _ in shown_settings(changes)] + [
+        names = [flag.removeprefix("--") for flag in flags_of(arguments)[::2]] + [
             each.removeprefix("--") for each in arguments.unset
         ]
         for setting in names:
