@@ -73,13 +73,24 @@ def test_every_operation_of_the_rest_api_has_a_command() -> None:
         (("zzz",), "baton: unknown command 'zzz'. `baton --help` lists them."),
         (("peek", "q", "--sate", "dead"), "baton peek: unknown flag --sate. Did you mean --state?"),
         (("peek", "q", "--limit", "many"), "argument --limit: invalid int value: 'many'"),
-        ((), "the following arguments are required: COMMAND"),
         (("worker", "lst"), "'lst' is not a worker. Use a module and its variable, for example jobs:app"),
     ],
 )
 def test_mistakes_get_a_suggestion(nowhere: Shell, words: tuple[str, ...], said: str) -> None:
     done = nowhere(*words)
     assert done.code in (1, 2) and said in done.err, done
+
+
+@pytest.mark.parametrize("words", [(), ("queue",), ("message",), ("pipeline",), ("outbox",), ("worker",)])
+def test_a_command_without_an_action_lists_the_actions(nowhere: Shell, words: tuple[str, ...]) -> None:
+    done = nowhere(*words)
+    assert done.code == 2 and done.out == "" and done.err == nowhere.good(*words, "--help")
+
+
+def test_help_and_version_are_also_words(nowhere: Shell) -> None:
+    assert nowhere.good("help") == nowhere.good("--help")
+    assert nowhere.good("help", "queue", "create") == nowhere.good("queue", "create", "--help")
+    assert nowhere.good("version") == nowhere.good("--version")
 
 
 # --- completion -------------------------------------------------------------------------------
@@ -100,6 +111,7 @@ def test_completion_for_bash_completes(nowhere: Shell, tmp_path: Path) -> None:
         return done.stdout.split()
 
     assert complete("baton", "qu") == ["queue"]
+    assert complete("baton", "status", "--context", "orders-") == ["orders-dead"]
     assert complete("baton", "queue", "se") == ["set", "series"]
     assert complete("baton", "queue", "list", "--so") == ["--sort"]
     assert complete("baton", "queue", "set", "orders", "--visib") == ["--visibility"]

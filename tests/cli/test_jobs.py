@@ -57,7 +57,7 @@ def test_a_job_is_paused_resumed_and_cancelled(shell: Shell, dead: str) -> None:
     assert shell.json("jobs", "pause", name)["state"] == "PAUSED"
     said = shell.good("jobs", "show", name)
     assert "state " in said and "PAUSED" in said
-    assert shell.json("jobs", "show", name, "--watch")["state"] == "PAUSED"  # nothing to wait for
+    assert shell.json("jobs", "show", name, "--watch", code=1)["state"] == "PAUSED"  # not done, and nothing to wait for
     assert shell.json("redrive", "--resume", name)["state"] == "RUNNING"
     assert shell.json("redrive", "--pause", name)["state"] == "PAUSED"
     listed = shell.json("jobs", "list", "--queue", dead)["jobs"]
@@ -72,6 +72,25 @@ def test_a_job_is_paused_resumed_and_cancelled(shell: Shell, dead: str) -> None:
     assert wait_for(ended)["moved"] + count(shell, dead) == 6
     assert "No job is active" in shell("jobs", "list", "--queue", dead).err
     assert name in shell.good("jobs", "list", "--queue", dead, "--all")
+
+
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_a_redrive_that_is_paused_while_it_is_watched_is_not_done(
+    shell: Shell, dead: str, json: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pause(_: float) -> None:
+        (job,) = shell.json("jobs", "list", "--queue", dead)["jobs"]
+        shell.good("jobs", "pause", job["jobId"])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("batonq.cli.jobs.time.sleep", pause)
+        done = shell("redrive", dead, "--rate", "1", *json)
+    assert done.code == 1 and "PAUSED" in done.out, done
+    (job,) = shell.json("jobs", "list", "--queue", dead)["jobs"]
+    name = job["jobId"]
+    assert f"Job {name} is paused" in done.err
+    assert f"Resume it with `baton jobs resume {name}`, or end it with `baton jobs cancel {name}`." in done.err
+    shell.good("jobs", "cancel", name)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_an_error_says_how_many_messages_were_sent(shell: Shell, queue: str) -> 
     lines = b'{"body": 1}\n' * 600 + b"no json\n"
     done = shell("send", queue, "--json-lines", "-", stdin=lines)
     assert done.code == 1 and "500 messages were sent before this error:" in done.err
-    assert "Line 601 of - is not a JSON object" in done.err
+    assert "Line 601 of standard input is not a JSON object" in done.err
     assert shell.json("queue", "show", queue)["stats"]["visible"] == 500
 
 
@@ -138,7 +138,7 @@ def test_a_refused_message_of_many_is_named(shell: Shell) -> None:
         (("x", "--file", "y"), 2, "Use either BODY or one of --file"),
         (("--file", "/no/such/file"), 2, "/no/such/file cannot be read: No such file or directory."),
         (("--lines", "/no/such/file"), 2, "/no/such/file cannot be read"),
-        (("--json-lines", "-"), 1, "Line 1 of - is not a JSON object with a body, such as {"),
+        (("--json-lines", "-"), 1, "Line 1 of standard input is not a JSON object with a body, such as {"),
         (("x", "--delay", "30d"), 1, "delaySeconds"),
     ],
 )

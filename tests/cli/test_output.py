@@ -85,7 +85,7 @@ def test_bars_over_time_keep_every_peak() -> None:
     values[37] = 8.0
     condensed = output.condensed(values, 10)
     assert condensed == [0, 0, 0, 8, 0, 0, 0, 0, 0, 0] and output.spark(condensed) == "▁▁▁█▁▁▁▁▁▁"
-    assert output.condensed([1, None, 3], 10) == [1, 0, 3] and output.condensed([], 10) == []
+    assert output.condensed([1, None, 3], 10) == [1, None, 3] and output.condensed([], 10) == []
 
 
 # --- progress ---------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_the_screen_shows_order_level_and_trend() -> None:
     assert "*VISIBLE" in lines[3] and lines[3].endswith("LAST 15 MINUTES")
     assert lines[4].startswith("!! queue-0 ") and " 1.2G " in lines[4] and lines[4].endswith("▁▅█")
     assert "3m20s" in lines[6]
-    assert output.spark([]) == "" and output.spark([0, None]) == "▁▁"
+    assert output.spark([]) == "" and output.spark([0, None]) == "▁ "
 
 
 def test_keys_of_top() -> None:

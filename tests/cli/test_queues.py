@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
 from tests.cli.support import Shell
@@ -9,7 +11,9 @@ from tests.cli.support import Shell
 
 def test_create_shows_the_queue_and_makes_its_dead_letter_queue(shell: Shell) -> None:
     said = shell.good("queue", "create", "made", "--dead-letter-queue", "made-dead", "--max-receives", "4")
-    assert said == "Queue made exists, with the dead-letter queue made-dead after 4 receives.\n"
+    assert said == "Queue made is created, with the dead-letter queue made-dead after 4 receives.\n"
+    said = shell.good("queue", "create", "made")
+    assert said == "Queue made already exists, unchanged, with the dead-letter queue made-dead after 4 receives.\n"
     queue = shell.json("queue", "create", "made")  # the same again is no error
     assert (queue["name"], queue["mode"], queue["maxReceiveCount"]) == ("made", "STANDARD", 4)
     assert shell.json("queue", "show", "made-dead")["queue"]["retentionSeconds"] == 14 * 86_400
@@ -76,7 +80,33 @@ def test_refusals_of_the_server_name_the_flag(shell: Shell) -> None:
     done = shell("queue", "set", "strict", "--deduplication-window", "30d")
     assert done.code == 1 and "--deduplication-window" in done.err
     done = shell("queue", "create", "no good name")
-    assert done.code == 1 and "name" in done.err
+    assert done.code == 1 and done.err.startswith("baton: The name is not valid. Name of the queue: "), done
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--max-receives", "2", "--dead-letter-queue", "other-dead"),
+        ("--visibility", "90s", "--strict-receipts", "true"),
+        ("--retry", "exponential:base=2,max=3600"),
+        ("--retry", "1s,10s,60s"),
+        ("--max-message-bytes", "2048"),
+    ],
+)
+def test_a_queue_that_exists_with_other_settings_names_the_command_that_changes_it(
+    shell: Shell, flags: tuple[str, ...]
+) -> None:
+    shell.good("queue", "create", "other", "--dead-letter-queue", "other-dead", "--max-receives", "5")
+    done = shell("queue", "create", "other", *flags)
+    assert done.code == 1 and done.err.startswith("baton: Queue other already exists with a different --"), done
+    words = shlex.split(done.err.split("`")[1])
+    assert words[:4] == ["baton", "queue", "set", "other"] and sorted(words[4:]) == sorted(flags)
+    assert done.err.endswith("`, or choose another name.\n")
+    shell.good(*words[1:])
+    shell.good("queue", "create", "other", *flags)
+    shell.good("queue", "delete", "other", "--yes")
+    done = shell("queue", "create", "made", "--fifo")
+    assert done.code == 1 and "queue set" not in done.err
 
 
 @pytest.mark.parametrize("action", ["show", "set", "delete", "purge"])

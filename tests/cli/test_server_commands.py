@@ -166,6 +166,21 @@ def test_bad_input_of_bench(shell: Shell, words: tuple[str, ...], said: str) -> 
     assert done.code == 2 and said in done.err
 
 
+def test_settings_are_shown_as_the_configuration_file_has_them(nowhere: Shell) -> None:
+    assert [line.split()[1] for line in nowhere.good("config", "show", "read-only", "--local").splitlines()[1:]] == [
+        "false"
+    ]
+    done = nowhere("config", "show", "--changed", "--local")
+    assert done == (0, "", "No setting differs from its default.\n")
+    done = nowhere("config", "show", "no-such-setting", "--local")
+    assert done == (0, "", "There is no setting whose name contains 'no-such-setting'.\n")
+
+
+def test_an_alarm_that_is_not_active_names_the_command_that_lists_alarms(shell: Shell) -> None:
+    done = shell("alarms", "ack", "no-such-alarm")
+    assert done.code == 3 and done.err.endswith("is active. `baton alarms list` lists the active ones.\n")
+
+
 # --- keys, from afar --------------------------------------------------------------------------
 
 
@@ -187,6 +202,25 @@ def test_keys_of_a_server_that_is_far_away(shell: Shell, tmp_path: Path) -> None
     said = shell.good("keys", "create")
     names = [line.partition("=")[0] for line in said.splitlines()]
     assert names == ["BATON_ACCESS_KEY_ID", "BATON_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]
+
+
+def test_keys_without_data_ask_the_server_that_all_commands_ask(
+    nowhere: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("batonq.cli.connection.DEFAULT_URL", "http://127.0.0.1:9")  # nothing listens there
+    done = nowhere("keys", "create")
+    assert done.code == 4 and "No server listens at http://127.0.0.1:9 (the default)." in done.err
+    assert done.err.endswith("Without a running server, name its data directory with --data.\n")
+    assert not (tmp_path / "baton-data").exists()
+
+
+def test_keys_of_a_data_directory_that_no_server_uses(nowhere: Shell, tmp_path: Path) -> None:
+    data = str(tmp_path / "new")
+    done = nowhere("keys", "create", "--data", data)
+    assert done.code == 0 and f"Created a new data directory, {data}, because no server uses it yet." in done.err
+    assert nowhere("keys", "create", "--data", data).err == ""
+    assert len(nowhere.json("keys", "list", "--data", data)["keys"]) == 2
 
 
 # --- cluster ----------------------------------------------------------------------------------

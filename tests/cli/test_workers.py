@@ -46,7 +46,7 @@ def test_the_short_form_runs_an_application() -> None:
 
 def used(tmp_path: Path, *words: str, **variables: str) -> tuple[str | None, str | None]:
     """BATON_URL and the key after a command has read its flags."""
-    arguments = build_parser("scale").parse_args(["scale", "--queue", "q", "--max", "5", *words])
+    arguments = build_parser("scale").parse_args(["scale", "q", "--max", "5", *words])
     with environment({"XDG_CONFIG_HOME": str(tmp_path), **variables}):
         use_for_client(arguments)
         return os.environ.get("BATON_URL"), os.environ.get("BATON_ACCESS_KEY_ID")

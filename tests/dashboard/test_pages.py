@@ -268,7 +268,7 @@ def test_purging(browser: Browser, rest: FakeRest) -> None:
     rest.answers[f"POST {QUEUE}:purge"] = None
     response = browser.post("/ui/queues/orders/purge", confirm="orders")
     assert header(response, "Location") == "/ui/queues/orders"
-    assert "Purged: 10 messages of orders are deleted." in text_of(browser.get("/ui/queues/orders"))
+    assert "Purged: 10 messages deleted from orders." in text_of(browser.get("/ui/queues/orders"))
     rest.answers[f"POST {QUEUE}:purge"] = Refusal(409, "purge_in_progress", "Wait 60 seconds.")
     assert b"Wait 60 seconds." in browser.post("/ui/queues/orders/purge", 422, confirm="orders").body
 

@@ -50,7 +50,7 @@ def decisions(capsys: pytest.CaptureFixture[str], *flags: str) -> list[dict[str,
 def test_once(server: TestServer, sqs: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fill(sqs, "emails", 45)
     sqs.receive_message(QueueUrl=f"{server.url}/{ACCOUNT}/emails", MaxNumberOfMessages=5)
-    limits = ["--queue", "emails", "--min", "2", "--max", "50", "--url", server.url]
+    limits = ["emails", "--min", "2", "--max", "50", "--url", server.url]
     (found,) = decisions(capsys, *limits, "--per-worker", "10")
     assert (found["queue"], found["workers"], found["wanted"]) == ("emails", 5, 5)
     assert (found["visible"], found["inFlight"]) == (40, 5)
@@ -61,6 +61,8 @@ def test_once(server: TestServer, sqs: Any, capsys: pytest.CaptureFixture[str]) 
     assert found["workers"] == 7
     assert main(["scale", *limits]) == 0
     assert capsys.readouterr().out == "emails 2 (45 messages ÷ 100 messages per worker)\n"
+    (found,) = decisions(capsys, "emails", "--url", server.url, "--per-worker", "1")  # a report needs no maximum
+    assert found["workers"] == 45
 
 
 def test_a_policy_for_each_lane(server: TestServer, sqs: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +79,7 @@ def test_through_sqs_attributes(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCOUNT)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     url = fill(sqs, "by-sqs", 25)
-    (found,) = decisions(capsys, "--queue", url, "--max", "9", "--per-worker", "5", "--sqs", server.url)
+    (found,) = decisions(capsys, url, "--max", "9", "--per-worker", "5", "--sqs", server.url)
     assert (found["workers"], found["visible"]) == (5, 25)
     assert found["oldestAgeSeconds"] is not None
 
@@ -107,7 +109,7 @@ def line(process: subprocess.Popen[str]) -> dict[str, Any]:
 def test_watch_prints_a_line_for_each_change(server: TestServer, sqs: Any) -> None:
     url = fill(sqs, "watched", 0)
     pace = ["--up", "0", "--window", "0.2", "--down", "0"]
-    flags = ["--queue", "watched", "--min", "1", "--max", "4", "--per-worker", "10", *pace, "--url", server.url]
+    flags = ["watched", "--min", "1", "--max", "4", "--per-worker", "10", *pace, "--url", server.url]
     with watching(*flags) as process:
         assert line(process)["workers"] == 1
         fill(sqs, "watched", 30)
@@ -125,7 +127,7 @@ def test_watch_says_that_the_server_is_away_and_goes_on(tmp_path: Path) -> None:
         sqs: Any = client("sqs", server.url, ACCOUNT)
         fill(sqs, "away", 1)
         sqs.close()
-        flags = ["--queue", "away", "--min", "2", "--max", "4", "--url", server.url]
+        flags = ["away", "--min", "2", "--max", "4", "--url", server.url]
         process = watch(*flags)
         assert line(process)["workers"] == 2
     try:
@@ -141,10 +143,10 @@ def test_watch_says_that_the_server_is_away_and_goes_on(tmp_path: Path) -> None:
     ("flags", "said"),
     [
         (["--max", "5"], "no queue is given"),
-        (["--queue", "emails"], "--max 50"),
-        (["--queue", "emails", "--min", "9", "--max", "5"], "is not a valid range"),
-        (["--queue", "emails", "--max", "5", "--sla", "soon"], "sla=soon is not a number"),
-        (["--queue", "emails", "--max", "5", "--lane", "emails=1:2"], "given twice"),
+        (["emails", "--watch"], "--watch needs --max"),
+        (["emails", "--min", "9", "--max", "5"], "is not a valid range"),
+        (["emails", "--max", "5", "--sla", "soon"], "sla=soon is not a number"),
+        (["emails", "--max", "5", "--lane", "emails=1:2"], "given twice"),
         (["--lane", "emails"], "QUEUE=MIN:MAX"),
     ],
 )
@@ -154,5 +156,5 @@ def test_what_is_missing_is_said(flags: list[str], said: str, capsys: pytest.Cap
 
 
 def test_a_queue_that_is_not_there(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["scale", "--queue", "nowhere", "--max", "5", "--url", server.url]) == 3
+    assert main(["scale", "nowhere", "--max", "5", "--url", server.url]) == 3
     assert "Queue 'nowhere' does not exist" in capsys.readouterr().err

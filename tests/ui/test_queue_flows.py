@@ -79,7 +79,7 @@ def test_purging_and_deleting_ask_for_the_name(opened: Opened, rest: Rest, queue
     assert rest("GET", f"/v1/queues/{queue}/stats")["visible"] == 3
     page.locator("#confirm-purge").fill(queue)
     page.get_by_role("button", name="Purge 3 messages").click()
-    expect(page.locator(".notice")).to_have_text(f"Purged: 3 messages of {queue} are deleted.")
+    expect(page.locator(".notice")).to_have_text(f"Purged: 3 messages deleted from {queue}.")
     assert rest("GET", f"/v1/queues/{queue}/stats")["visible"] == 0
     page.get_by_role("link", name="Settings").click()
     page.locator("#confirm-delete").fill(queue)

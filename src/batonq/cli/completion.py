@@ -12,6 +12,7 @@ INSTALL = {
     "fish": "# Load it with: baton completion fish | source, for example in ~/.config/fish/config.fish.",
 }
 QUEUES = "baton queue list --all --names"
+CONTEXTS = "baton context list --names"
 QUEUE_FLAGS = ("--to", "--queue", "--dead-letter-queue")
 
 
@@ -76,6 +77,7 @@ def _bash(entries: list[Entry]) -> str:
         '  command="${words[0]:-}"; subcommand="${words[1]:-}"',
         '  case "${COMP_WORDS[COMP_CWORD-1]}" in',
         f"    {'|'.join(QUEUE_FLAGS)}) queues=yes ;;",
+        f'    --context) COMPREPLY=($(compgen -W "$({CONTEXTS} 2>/dev/null)" -- "$word")); return ;;',
         "  esac",
         '  if [[ -n "$queues" ]]; then',
         f'    COMPREPLY=($(compgen -W "$({QUEUES} 2>/dev/null)" -- "$word"))',
@@ -119,6 +121,7 @@ def _zsh(entries: list[Entry]) -> str:
         "  done",
         '  case "${words[CURRENT-1]}" in',
         f"    {'|'.join(QUEUE_FLAGS)}) named=only ;;",
+        f'    --context) compadd -- ${{(f)"$({CONTEXTS} 2>/dev/null)"}}; return ;;',
         "  esac",
         '  case "$command $subcommand" in',
     ]
@@ -173,6 +176,7 @@ def _fish(entries: list[Entry]) -> str:
             lines.append(f"complete -c baton -n '{condition}{unless}' -a '{name}' -d '{text}'")
         for flag, text in entry.flags:
             more = (" -r" if flag in entry.takes_value else "") + (" -F" if flag in entry.takes_file else "")
+            more += f" -a '({CONTEXTS} 2>/dev/null)'" if flag == "--context" else ""
             name = flag.removeprefix("--")
             lines.append(f"complete -c baton -n '{condition}' -l '{name}'{more} -d '{_quoted(text)}'")
         if entry.takes_queue:

@@ -12,7 +12,7 @@ from typing import Any
 from batonq.cli.actions import add_action
 from batonq.cli.connection import add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import print_json, print_table
+from batonq.cli.output import note, print_json, print_table
 
 
 def _local(config_file: str) -> dict[str, Any]:
@@ -55,6 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
     rows = []
     for setting in settings:
         origin = setting["origin"] + (f" {setting['file']}" if setting.get("file") else "")
-        rows.append((setting["name"], str(setting["value"]), origin))
+        rows.append((setting["name"], _shown(setting["value"]), origin))
+    if not rows:
+        what = f"setting whose name contains {arguments.setting!r}" if wanted else "setting"
+        note(f"No {what} differs from its default." if arguments.changed else f"There is no {what}.")
+        return 0
     print_table(("SETTING", "VALUE", "ORIGIN"), rows)
     return 0
+
+
+def _shown(value: Any) -> str:
+    """As the configuration file has it, except that text has no quotes."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import ssl
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -38,6 +39,9 @@ CONTEXT_VARIABLE = "BATON_CONTEXT"
 CA_VARIABLE = "BATON_CA_FILE"
 GROUP = "server and credentials"
 OPENING = "The request's body is not valid: "  # a user of the command line has written no request
+_FORMAT = re.compile(r"\b(\w+) does not have the required format\. \1: ")
+_COMMANDS = {"GET /v1/alarms": "baton alarms list", "GET /v1/history": "baton cluster status"}
+_DATA_HELP = "data directory of a running server: its URL and token are used"
 _CREDENTIALS_HELP = (
     f"Give an access key ({KEY_VARIABLE} and {SECRET_VARIABLE}, or --key and --secret-file) or the admin token "
     f"({TOKEN_VARIABLE}, --token-file, or --data on the server's machine)."
@@ -50,12 +54,12 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--account", help="account to act for (default: the key's, or the server's)")
 
 
-def add_operator_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+def add_operator_arguments(parser: argparse.ArgumentParser, data_help: str = _DATA_HELP) -> argparse._ArgumentGroup:
     """The same flags for a command that acts for the whole server, not for an account."""
     group = add_client_arguments(parser)
     group.add_argument("--token", help=f"admin token; other users can see it, so prefer {TOKEN_VARIABLE}")
     group.add_argument("--token-file", metavar="FILE", help="file that contains the admin token")
-    group.add_argument("--data", metavar="DIR", help="data directory of a running server: its URL and token are used")
+    group.add_argument("--data", metavar="DIR", help=data_help)
     return group
 
 
@@ -103,11 +107,6 @@ def resolve(arguments: argparse.Namespace, environment: Mapping[str, str] | None
     return _Resolution(arguments, os.environ if environment is None else environment).target()
 
 
-def names_server(arguments: argparse.Namespace) -> bool:
-    """Whether a flag, the environment or a context names a server: then it is not the default one."""
-    return _Resolution(arguments, os.environ).names_server()
-
-
 def use_for_client(arguments: argparse.Namespace) -> None:
     """Make the Python client in this process, and in its child processes, use what the command line and the context
     say. The client reads the environment.
@@ -149,9 +148,6 @@ class _Resolution:
         kept = contexts.load()
         name = name or kept.current
         return (kept.get(name), name) if name else (None, "")
-
-    def names_server(self) -> bool:
-        return bool(self._flag("url") or self._variable(URL_VARIABLE) or self._context is not None)
 
     def target(self) -> Target:
         target = self._located()
@@ -276,6 +272,7 @@ class Server:
             else HTTPConnection(name, parts.port, timeout=CONNECT_TIMEOUT_S)
         )
         self._signer: Any = None
+        self.status = 0  # of the last answer
 
     @property
     def url(self) -> str:
@@ -353,6 +350,7 @@ class Server:
         connection.request(method, target, data or None, headers)
         response = connection.getresponse()
         answer = response.read(ANSWER_BYTES_MAX + 1)
+        self.status = response.status
         if len(answer) > ANSWER_BYTES_MAX:
             raise InvalidInput(f"The answer of the server is larger than {ANSWER_BYTES_MAX >> 20} MiB.")
         return response, answer
@@ -399,7 +397,7 @@ class Server:
                 f"The server at {self.url} does not support this command: it is older than baton {__version__}. "
                 "Update the server."
             )
-        return kind(detail.removeprefix(OPENING))
+        return kind(in_words_of_commands(detail))
 
     def no_such_queue(self, path: str) -> QueueDoesNotExist:
         """The error for a queue that does not exist, with the names of similar queues."""
@@ -420,6 +418,8 @@ class Server:
 
     def _denied(self, detail: str) -> str:
         detail = detail or "The request was refused."
+        if not detail.endswith((".", "!", "?")):
+            detail += "."
         if self.target.token:
             return f"{self.url} refused the token: {detail}"
         if self.target.key:
@@ -455,6 +455,14 @@ class Server:
                 "https://. Otherwise check that a Baton server listens there."
             )
         return Unreachable(f"{where} closed the connection without an answer. Check that a Baton server listens there.")
+
+
+def in_words_of_commands(text: str) -> str:
+    """An error of the REST API for a user who has typed a command: without requests, bodies and endpoints."""
+    text = _FORMAT.sub(r"The \1 is not valid. ", text.replace(OPENING, ""))
+    for endpoint, command in _COMMANDS.items():
+        text = text.replace(f"{endpoint} lists", f"`{command}` lists")
+    return text
 
 
 def _text(value: Any) -> str:

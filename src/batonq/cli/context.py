@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--use", action="store_true", help="use this context from now on")
     add.add_argument("--check", action="store_true", help="connect to the server before the context is stored")
     listing = add_action(actions, "list", "list the contexts; the one in use has a *")
+    listing.add_argument("--names", action="store_true", help="print only the names, one per line")
     use = add_action(actions, "use", "use a context in all following commands")
     use.add_argument("name", metavar="NAME", nargs="?", help="name of the context")
     use.add_argument("--none", action="store_true", help="use no context")
@@ -102,6 +103,10 @@ def _check(name: str, context: contexts.Context) -> None:
 def _list(kept: contexts.Contexts, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"current": kept.current, "contexts": [_shown(kept, name) for name in sorted(kept.named)]})
+        return 0
+    if arguments.names:
+        for name in sorted(kept.named):
+            print(name)
         return 0
     if not kept.named:
         note("There are no contexts. Add one with `baton context add NAME --url URL`.")

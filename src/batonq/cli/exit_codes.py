@@ -25,7 +25,8 @@ INTERRUPTED = 130
 # For the reference page: what each code means.
 MEANINGS = {
     DONE: "The command did what it was asked to do.",
-    FAILED: "The command failed. The reason is on standard error.",
+    FAILED: "The command failed, or the job that it waited for was paused or cancelled. The reason is on standard "
+    "error.",
     WRONG_USAGE: "The command line is not valid. Nothing was changed.",
     NOT_FOUND: "The queue, message, job, key or alarm does not exist.",
     UNREACHABLE: "No Baton server answers at the URL.",

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "show":
         job = server.get(path)
         if arguments.watch:
-            job = watch(server, job)
+            return report_watched(arguments, watch(server, job))
     else:
         job = server.post(f"{path}:{arguments.action}")
     if arguments.json:
@@ -62,6 +62,21 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         show_job(job)
     return FAILED if job["state"] == "FAILED" else DONE
+
+
+def report_watched(arguments: argparse.Namespace, job: dict[str, Any]) -> int:
+    """Print a job that `watch` has returned. The exit code is FAILED unless the job has done all its work."""
+    if arguments.json:
+        print_json(job)
+    else:
+        show_job(job)
+    if job["state"] == "COMPLETED":
+        return DONE
+    why = f": {printable(job['why'])}" if job.get("why") else "."
+    note(f"Job {job['jobId']} is {job['state'].lower()}{why}")
+    if job["state"] == "PAUSED":
+        note(f"Resume it with `baton jobs resume {job['jobId']}`, or end it with `baton jobs cancel {job['jobId']}`.")
+    return FAILED
 
 
 def job_path(job: str) -> str:

@@ -1,7 +1,7 @@
 """`baton keys create`, `list`, `disable`, `enable`: the access keys of the secured profile.
 
 The commands work on a running server, near or far, through its REST API, or directly on a data directory that no server
-is using. If no server is named by a flag, the environment or a context, the default data directory is used.
+is using, which only --data names.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any, TextIO
 from urllib.parse import quote
 
 from batonq.cli.actions import add_action
-from batonq.cli.connection import add_operator_arguments, connect, names_server
-from batonq.cli.output import moment, print_json, print_table
+from batonq.cli.connection import add_operator_arguments, connect
+from batonq.cli.exit_codes import Unreachable
+from batonq.cli.output import moment, note, print_json, print_table
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.server import find_if_running
 from batonq.core.catalog.entries import ROLES, WRITE
@@ -56,13 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="URL of the log, if it is not in the data directory: nats://… or postgres://… (default "
             f"${LOG_VARIABLE})",
         )
-        add_operator_arguments(action)
+        add_operator_arguments(
+            action, data_help="data directory of a server; if no server is running on it, it is changed directly"
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:
     action: str = arguments.action
-    if not arguments.data and not names_server(arguments):
-        arguments.data = DEFAULTS.data
     if action != "create" and arguments.data and not os.path.isdir(arguments.data):
         raise InvalidInput(f"The data directory {arguments.data} does not exist.")
     path: str | None = arguments.output if action == "create" else None
@@ -81,9 +82,16 @@ def _ask(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.data and not arguments.url and find_if_running(arguments.data) is None:
         from batonq.cli.keys_offline import change_keys  # loads the node, which a running server does not need here
 
-        return change_keys(Settings(data=arguments.data, log_url=arguments.log_url), arguments)
+        is_new = not os.path.isdir(arguments.data) or not os.listdir(arguments.data)
+        answer = change_keys(Settings(data=arguments.data, log_url=arguments.log_url), arguments)
+        if is_new:
+            note(f"Created a new data directory, {arguments.data}, because no server uses it yet.")
+        return answer
     method, path, body = _request(arguments)
-    return connect(arguments).call(method, path, body)  # type: ignore[no-any-return]
+    try:
+        return connect(arguments).call(method, path, body)  # type: ignore[no-any-return]
+    except Unreachable as problem:
+        raise Unreachable(f"{problem.message} Without a running server, name its data directory with --data.") from None
 
 
 def _request(arguments: argparse.Namespace) -> tuple[str, str, dict[str, Any] | None]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from batonq.cli import logarchive, logrecords
 from batonq.cli.actions import add_action
-from batonq.cli.output import json_text
+from batonq.cli.output import json_text, plural
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.errors import InvalidInput, LogCorrupt
@@ -182,7 +182,8 @@ def _show(frame: Frame, arguments: argparse.Namespace, queues: set[int] | None) 
         print(json_text({**_frame_fields(frame), "records": records}))
         return
     print(
-        f"frame {frame.number}  epoch {frame.epoch}  {logrecords.time_text(frame.time_ms)}  {frame.row_count} records  "
+        f"frame {frame.number}  epoch {frame.epoch}  {logrecords.time_text(frame.time_ms)}  "
+        f"{plural(frame.row_count, 'record')}  "
         f"{frame.size} bytes  digest {frame.digest.hex()}"
     )
     for record in records:
@@ -263,7 +264,8 @@ def _print_report(report: Report) -> None:
         frames = report.next - report.first
         extent = f", {report.first} to {report.next - 1}" if frames else ""
         print(
-            f"{name}: {frames} frames{extent}, {report.segments} segments, {report.bytes} bytes, epoch {report.epoch}"
+            f"{name}: {plural(frames, 'frame')}{extent}, {plural(report.segments, 'segment')}, "
+            f"{report.bytes} bytes, epoch {report.epoch}"
         )
     else:
         print(f"{name}: DAMAGED")

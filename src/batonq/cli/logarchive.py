@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import Any
 
+from batonq.cli.output import plural
 from batonq.errors import BatonError, InvalidInput
 
 
@@ -60,6 +61,6 @@ def _text(found: dict[str, Any]) -> str:
     checked = "all segments checked" if found["verified"] else "manifests checked"
     line = (
         f"shard {found['shard']}: frames {found['firstFrame']} to {found['lastFrame']}, "
-        f"{found['segments']} segments, {found['bytes']} bytes ({checked})"
+        f"{plural(found['segments'], 'segment')}, {found['bytes']} bytes ({checked})"
     )
     return "\n".join([line, *(f"  DAMAGED {problem}" for problem in found["problems"])])

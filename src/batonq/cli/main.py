@@ -112,6 +112,10 @@ def _commands_by_subject() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    elif words == ["version"]:
+        words = ["--version"]
     only = words[0] if words and words[0] in COMMANDS else ""
     try:
         if only:

@@ -163,19 +163,17 @@ def rate(per_second: float | None) -> str:
 
 
 def spark(values: Sequence[float | None]) -> str:
-    """A line of bars, the highest of which is the largest value."""
-    largest = max((value or 0 for value in values), default=0)
-    if not largest:
-        return _BARS[0] * len(values)
-    return "".join(_BARS[round((value or 0) / largest * (len(_BARS) - 1))] for value in values)
+    """A line of bars, the highest of which is the largest value, and gaps where nothing was measured."""
+    largest = max((value or 0 for value in values), default=0) or 1
+    return "".join(" " if value is None else _BARS[round(value / largest * (len(_BARS) - 1))] for value in values)
 
 
-def condensed(values: Sequence[float | None], width: int) -> list[float]:
-    """At most `width` values: the largest of each part, so that no peak is lost."""
+def condensed(values: Sequence[float | None], width: int) -> list[float | None]:
+    """At most `width` values: the largest of each part, so that no peak is lost; None if nothing was measured."""
     count = min(width, len(values))
     edges = [place * len(values) // count for place in range(count + 1)] if count else [0]
     parts = (values[start:end] for start, end in pairwise(edges))
-    return [max((value or 0 for value in part), default=0) for part in parts]
+    return [max((value for value in part if value is not None), default=None) for part in parts]
 
 
 def number(count: int) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 ALTERNATIVES_MAX = 3
+WRONG_USAGE = 2
 CHOICES_SHOWN_MAX = 12
 
 
@@ -44,6 +46,8 @@ class Parser(argparse.ArgumentParser):
         return " ".join(parts) + " [flags]"
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if not (sys.argv[1:] if args is None else args) and self._has_subcommands():
+            self.exit(WRONG_USAGE, self.format_help())  # it lists the commands to choose from
         found, rest = super().parse_known_args(args, namespace)
         if rest and not self._has_subcommands():
             self._refuse(rest)
@@ -74,4 +78,4 @@ class Parser(argparse.ArgumentParser):
         raise argparse.ArgumentError(None if is_command else action, f"unknown {what} {str(value)!r}.{similar}{more}")
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\nUsage: {self.prog} --help\n")
+        self.exit(WRONG_USAGE, f"{self.prog}: {message}\nUsage: {self.prog} --help\n")

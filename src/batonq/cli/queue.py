@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+from http import HTTPStatus
 from typing import Any
 
 from batonq.cli.actions import add_action
@@ -27,11 +29,12 @@ from batonq.cli.output import (
 from batonq.cli.queue_flags import (
     add_setting_arguments,
     field_of,
+    flags_of,
     given_settings,
     in_words_of_flags,
     shown_settings,
 )
-from batonq.errors import BatonError
+from batonq.errors import BatonError, QueueExists
 
 SORTS = ("name", "visible", "inFlight", "delayed", "oldest", "sent", "received", "acked", "dead", "depth")
 RANGES = ("15m", "1h", "6h", "24h", "72h")
@@ -240,15 +243,30 @@ def _create(server: Server, arguments: argparse.Namespace) -> int:
     name = arguments.queue
     fifo = arguments.fifo or name.endswith(".fifo")
     spec = {"name": name, "mode": "FIFO" if fifo else "STANDARD", **given_settings(arguments)}
-    server.post("/v1/queues", spec)
+    try:
+        server.post("/v1/queues", spec)
+    except QueueExists as problem:
+        raise QueueExists(_with_remedy(problem.message, arguments)) from None
+    created = server.status == HTTPStatus.CREATED
     queue = server.get(queue_path(name))
     if arguments.json:
         print_json(queue)
     else:
         dead = queue.get("deadLetterQueue")
         more = f", with the dead-letter queue {dead} after {queue.get('maxReceiveCount')} receives" if dead else ""
-        print(f"Queue {name} exists{more}.")
+        print(f"Queue {name} {'is created' if created else 'already exists, unchanged'}{more}.")
     return 0
+
+
+def _with_remedy(text: str, arguments: argparse.Namespace) -> str:
+    """The error of the server about an existing queue, with the command that changes the queue, if there is one."""
+    said, _, _ = in_words_of_flags(text).partition(". Update the existing queue,")
+    start, _, different = said.rpartition(" ")
+    flags, flag = flags_of(arguments), f"--{different.removeprefix('--')}"
+    if flag not in flags:
+        return text
+    command = f"baton queue set {shlex.join([arguments.queue, *flags])}"
+    return f"{start} {flag}. Change it with `{command}`, or choose another name."
 
 
 def _set(server: Server, arguments: argparse.Namespace) -> int:
@@ -270,7 +288,7 @@ def _set(server: Server, arguments: argparse.Namespace) -> int:
         print_json(queue)
     else:
         shown = dict(shown_settings(queue))
-        names = [setting for setting, _ in shown_settings(changes)] + [
+        names = [flag.removeprefix("--") for flag in flags_of(arguments)[::2]] + [
             each.removeprefix("--") for each in arguments.unset
         ]
         for setting in names:

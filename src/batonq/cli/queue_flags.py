@@ -145,6 +145,23 @@ def given_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return fields
 
 
+def flags_of(arguments: argparse.Namespace) -> list[str]:
+    """The flags that were given for settings, as words of a command line."""
+    given = ((setting, getattr(arguments, setting.dest)) for setting in SETTINGS)
+    return [word for setting, value in given if value is not None for word in (setting.flag, _typed(setting, value))]
+
+
+def _typed(setting: Setting, value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if setting.attribute.name != RETRY_POLICY:
+        return f"{value:g}s" if isinstance(value, float) else str(value)
+    if value["kind"] == "schedule":
+        return ",".join(f"{delay:g}s" for delay in value["delaysSeconds"])
+    parts = [f"{name}={value[field]:g}" for name, (field, _) in _EXPONENTIAL.items() if field in value]
+    return "exponential" + (":" if parts else "") + ",".join(parts)
+
+
 def parse_tags(given: list[str]) -> dict[str, str]:
     tags: dict[str, str] = {}
     for each in given:

@@ -8,8 +8,8 @@ from typing import Any
 
 from batonq.cli.connection import add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import DONE, FAILED, WrongUsage
-from batonq.cli.jobs import job_path, show_job, watch
-from batonq.cli.output import note, print_json
+from batonq.cli.jobs import job_path, report_watched, show_job, watch
+from batonq.cli.output import print_json
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.send import is_json, parse_attributes
 
@@ -101,13 +101,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         job = server.post(queue_path(arguments.queue) + ":redrive", spec(arguments))
         if not (arguments.no_wait or job["dryRun"]):
-            job = watch(server, job)
+            return report_watched(arguments, watch(server, job))
     if arguments.json:
         print_json(job)
     else:
         show_job(job)
-        if job["state"] == "PAUSED" and control is None:
-            note(f"The redrive is paused. `baton redrive --resume {job['jobId']}` resumes it, `--cancel` ends it.")
     return FAILED if job["state"] == "FAILED" else DONE
 
 

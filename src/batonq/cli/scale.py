@@ -24,6 +24,7 @@ from batonq.scaling.sources import Readings, sqs_readings, stats_readings
 
 INTERVAL_S = 15.0
 RETRIES = 2
+NO_LIMIT = 1_000_000  # workers: more than any report will ask for
 _POLICY_FLAGS = {
     "per-worker": "messages per worker (default 100, if no other policy is given)",
     "steps": "number of workers from a depth on: 0:5/500:20/2000:50",
@@ -38,9 +39,9 @@ _POLICY_FLAGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--queue", metavar="QUEUE", help="name of the queue, or with --sqs its URL")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="name of the queue, or with --sqs its URL")
     parser.add_argument("--min", type=int, default=1, metavar="N", help="minimum number of workers (default 1)")
-    parser.add_argument("--max", type=int, metavar="N", help="maximum number of workers")
+    parser.add_argument("--max", type=int, metavar="N", help="maximum number of workers; --watch requires it")
     parser.add_argument(
         "--lane",
         action="append",
@@ -96,16 +97,17 @@ def _lanes(arguments: argparse.Namespace) -> dict[str, Autoscale]:
     found: dict[str, Autoscale] = {}
     for name, spec in map(parse_lane, arguments.lane):
         if name in found or name == arguments.queue:
-            raise InvalidInput(f"{name} is given twice; use it once, with --queue or with --lane")
+            raise InvalidInput(f"{name} is given twice; use it once, as QUEUE or with --lane")
         found[name] = spec
     if arguments.queue is not None:
-        if arguments.max is None:
-            raise InvalidInput("--max is missing: the maximum number of workers, for example --max 50")
+        if arguments.max is None and arguments.watch:
+            raise InvalidInput("--watch needs --max, the maximum number of workers, for example --max 50")
+        maximum = max(arguments.min, NO_LIMIT) if arguments.max is None else arguments.max
         given = {name: getattr(arguments, name.replace("-", "_")) for name in _POLICY_FLAGS}
         options = "".join(f",{name}={value}" for name, value in given.items() if value is not None)
-        found[arguments.queue] = Autoscale.parse(f"{arguments.min}:{arguments.max}{options}")
+        found[arguments.queue] = Autoscale.parse(f"{arguments.min}:{maximum}{options}")
     if not found:
-        raise InvalidInput("no queue is given; use --queue emails --max 50, or --lane emails=2:50")
+        raise InvalidInput("no queue is given; use `baton scale emails --max 50`, or --lane emails=2:50")
     return found
 
 

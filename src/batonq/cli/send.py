@@ -190,7 +190,7 @@ def _lines(path: str) -> Iterator[tuple[int, bytes]]:
     with file:
         for place, line in enumerate(iter(lambda: file.readline(BODY_BYTES_MAX + 1), b""), 1):
             if len(line) > BODY_BYTES_MAX:
-                raise InvalidInput(f"Line {place} of {path} is longer than {BODY_BYTES_MAX >> 20} MiB.")
+                raise InvalidInput(f"Line {place} of {_named(path)} is longer than {BODY_BYTES_MAX >> 20} MiB.")
             line = line.removesuffix(b"\n").removesuffix(b"\r")
             if line:
                 yield place, line
@@ -202,7 +202,7 @@ def _messages(arguments: argparse.Namespace, common: dict[str, Any]) -> Iterator
             yield encode_message(encode_body(line, text=arguments.text), common)
     elif arguments.json_lines:
         for place, line in _lines(arguments.json_lines):
-            yield _with_options(line, common, f"Line {place} of {arguments.json_lines}")
+            yield _with_options(line, common, f"Line {place} of {_named(arguments.json_lines)}")
     else:
         for path in arguments.file:
             yield encode_message(encode_body(_read(path), text=arguments.text), common)
@@ -271,3 +271,7 @@ def batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
         weight += len(message)
     if batch:
         yield batch
+
+
+def _named(path: str) -> str:
+    return "standard input" if path == STDIN else path

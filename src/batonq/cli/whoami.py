@@ -25,7 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
         ("key", caller["key"]),
         ("name", caller["name"]),
         ("role", caller["role"]),
-        ("may operate the server", "yes" if caller["operator"] else "no"),
+        ("may change queues and messages", _yes(caller["role"] != "read")),
+        ("may see the whole server", _yes(caller["operator"])),
+        ("may change the server itself", _yes(caller["operator"] and caller["role"] == "admin")),
     ]
     print_fields([(name, value) for name, value in rows if value])
     return 0
+
+
+def _yes(true: bool) -> str:
+    return "yes" if true else "no"

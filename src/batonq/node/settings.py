@@ -304,8 +304,8 @@ class Settings:
         if not self.secured and not self.loopback:
             raise InvalidInput(
                 f"--host {self.host} accepts connections from other machines, but the development profile does "
-                "not check signatures. Create a key (baton keys create) and start with --secure, or use --host "
-                "127.0.0.1."
+                "not check signatures. Create a key (baton keys create --data DIR) and start with --secure, or use "
+                "--host 127.0.0.1."
             )
         if len(self.account) != 12 or not self.account.isascii() or not self.account.isdigit():
             raise InvalidInput(f"--account must be twelve digits, not {self.account!r}.")

@@ -133,7 +133,7 @@ async def _destroy(view: View, what: str) -> Page | Redirect:
             if problem.status != 409:
                 raise
             return _settings_page(view, head, None, {what: problem.detail})
-        return Redirect(f"/ui/queues/{segment(name)}", f"Purged: {count} of {name} are deleted.")
+        return Redirect(f"/ui/queues/{segment(name)}", f"Purged: {count} deleted from {name}.")
     await view.backend.change("DELETE", path_of("queues", name))
     return Redirect("/ui/queues", f"Queue {name} is deleted, with {count}.")
 
