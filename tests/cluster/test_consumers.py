@@ -17,7 +17,7 @@ def test_any_node_lists_all_consumers_and_holders(tmp_path: Path) -> None:
         for name, queue in zip("abc", queues, strict=True):
             broker = brokers_of[name]
             await brokers.send(broker, queue, [make_send("x")] * 2, first_try=True)
-            poll = broker.consumers.polls(queue.number, f"worker of {name}", f"10.0.0.1:{name}", b"test")
+            poll = broker.consumers.polls(ACCOUNT, queue.number, f"worker of {name}", f"10.0.0.1:{name}", b"test")
             got = await brokers.receive(broker, queue, 2, 60_000, 1_000, f"worker of {name}")
             poll.answered(len(got))
         await nodes.until(lambda: all(len(nodes[name].everywhere.others.names()) == 2 for name in "abc"))
