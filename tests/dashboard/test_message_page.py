@@ -61,6 +61,11 @@ def test_a_redriven_dead_letter_is_shown_in_its_source(rest: FakeRest) -> None:
     assert "Dead letter of" not in text and "Redrive to" not in text
 
 
+def test_a_moved_message_links_to_where_it_is_now(rest: FakeRest) -> None:
+    rest.answers[f"GET {QUEUE}/{CURRENT}"] = dead_letter(state="DELETED", movedTo="orders", movedAs=MOVED_AS)
+    assert f'href="/ui/queues/orders/messages/{MOVED_AS}"' in Browser(rest).get(PAGE)
+
+
 def test_a_redrive_that_was_refused_says_why(rest: FakeRest) -> None:
     refused = dead_letter(why="orders is full.")
     rest.answers[f"POST {QUEUE}/{CURRENT}:retry"] = refused
