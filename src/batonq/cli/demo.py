@@ -23,7 +23,7 @@ from random import Random
 
 from batonq.cli.connection import URL_VARIABLE, add_client_arguments, use_for_client
 from batonq.cli.demo_scenario import HEARTBEAT_S, PARTS, PREFIX, TAG, Part
-from batonq.client import Baton, Message, Queue, Retries, connect
+from batonq.client import Baton, Message, Queue, connect
 from batonq.errors import InvalidInput, LeaseLost, MessageGone, Unavailable
 
 RATE_MAX_PER_S = 200.0
@@ -36,7 +36,6 @@ START_S = 60.0
 STOP_S = 10.0
 REACH_S = 3.0
 REPORT_S = 10.0
-RETRIES = Retries(attempts=5, deadline=REACH_S)
 _RUN = secrets.token_hex(4)  # in deduplication keys, so that a second run is not a duplicate of the first
 
 
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _act(arguments: argparse.Namespace, url: str) -> int:
-    async with connect(url, retries=RETRIES) as baton:
+    async with connect(url) as baton:
         if arguments.remove:
             return await remove(baton)
         queues = await create(baton)
@@ -185,7 +184,7 @@ class Scenario:
 
 def _worker(url: str, name: str) -> Baton:
     """A client of its own for each worker, as worker processes have: the server lists workers by name."""
-    return connect(url, retries=RETRIES, consumer=name)
+    return connect(url, consumer=name)
 
 
 async def _send(queue: Queue, part: Part, chance: Random, number: int) -> None:
