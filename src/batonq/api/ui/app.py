@@ -31,6 +31,7 @@ from batonq.api.ui.sessions import (
 from batonq.api.ui.view import Data, Page, Redirect, View
 from batonq.core.catalog.entries import READ
 from batonq.errors import BatonError
+from batonq.node.tasks import off_the_loop
 
 if TYPE_CHECKING:
     from batonq.api.ui.rendering import Renderer
@@ -88,6 +89,7 @@ class UiApp:
         self._sessions = Sessions(access.session_keys, random_bytes, wall)
         self._sign_ins = SignInLimit(seconds)
         self.streams = live.LiveStreams()
+        self._loaded = False
 
     @cached_property
     def _routes(self) -> Routes:
@@ -102,6 +104,11 @@ class UiApp:
 
         return renderer()
 
+    def _load(self) -> None:
+        """Import and compile everything that pages need."""
+        self._routes.find(HOME)
+        self._renderer.load()
+
     # --- a request
 
     async def handle(self, request: Request) -> Response:
@@ -112,6 +119,9 @@ class UiApp:
         if request.method not in ("GET", "HEAD", "POST"):
             return self._answer(request, Response(405, b"", HTML, (("Allow", "GET, HEAD, POST"),)))
         try:
+            if not self._loaded:  # off the event loop: it takes a quarter of a second
+                await off_the_loop(self._load)
+                self._loaded = True
             return await self._serve(request)
         except Problem as problem:
             return self._problem(request, problem)

@@ -59,6 +59,11 @@ class Renderer:
         self._macros: Any = self.environment.get_template("macros.html").module
         self.environment.globals["ui"] = self._macros
 
+    def load(self) -> None:
+        """Compile all templates, which can be done on another thread."""
+        for name in self.environment.list_templates():
+            self.environment.get_template(name)
+
     def page(self, page: Page, shared: dict[str, Any]) -> bytes:
         template = self.environment.get_template(page.template)
         return template.render(**shared, **page.values, page=page).encode()
