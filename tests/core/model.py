@@ -266,13 +266,17 @@ class Model:
         leases = [message for message in self.messages if message.state is State.IN_FLIGHT and message.until_ms <= now]
         for message in sorted(leases, key=lambda message: (message.until_ms, message.sequence)):
             self.give_back(message, now, now, Reason.EXPIRED)
-        old = [message for message in self.messages if message.look_s <= now // 1000]
-        for message in sorted(old, key=lambda message: (message.expires_s, message.sequence)):
-            self._expire(message, now)
+        self._expire_all(now)
         refused = [message for message in self.messages if message.state is State.DELAYED and message.refused_for]
         for message in sorted(refused, key=lambda message: (message.until_ms, message.sequence)):
             if message.until_ms <= now:
                 self._try_again(message, now)
+        self._expire_all(now)  # what has just arrived may be too old already
+
+    def _expire_all(self, now: int) -> None:
+        old = [message for message in self.messages if message.look_s <= now // 1000]
+        for message in sorted(old, key=lambda message: (message.expires_s, message.sequence)):
+            self._expire(message, now)
 
     def _expire(self, message: Message, now: int) -> None:
         now_s = now // 1000
