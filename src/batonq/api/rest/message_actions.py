@@ -12,7 +12,7 @@ from batonq.api.rest.peeking import detail_of
 from batonq.api.rest.queues import query
 from batonq.api.rest.service import NO_CONTENT, Answer, Call, Nothing
 from batonq.api.rest.shapes import Base64
-from batonq.errors import InvalidInput
+from batonq.errors import InvalidInput, MessageNotFound
 
 
 async def delete_message(call: Call) -> Answer:
@@ -32,9 +32,17 @@ async def retry_message(call: Call) -> Answer:
     queue = call.queue()
     call.read(Nothing)
     # A dead letter leaves the queue: afterwards only its current id leads to it, not the id with which it was sent.
-    current = (await call.broker.messages.find(queue, call.token)).peeked.current_id
+    before = await call.broker.messages.find(queue, call.token)
+    current = before.peeked.current_id
     await call.broker.messages.retry(queue, current)
-    return Answer(200, await detail_of(call, queue, await call.broker.messages.find(queue, current)))
+    try:
+        after = await call.broker.messages.find(queue, current)
+    except MessageNotFound:  # it was moved, and the retained log begins after it was stored here
+        detail = await detail_of(call, queue, before)
+        detail.state = "DELETED"
+        detail.where = detail.why = "It was moved back to its source queue."
+        return Answer(200, detail)
+    return Answer(200, await detail_of(call, queue, after))
 
 
 def _edit(given: MessageEdit) -> dict[str, Any]:
