@@ -176,9 +176,9 @@ def test_settings_are_shown_as_the_configuration_file_has_them(nowhere: Shell) -
     assert done == (0, "", "There is no setting whose name contains 'no-such-setting'.\n")
 
 
-def test_an_alarm_that_is_not_active_names_the_command_that_lists_alarms(shell: Shell) -> None:
+def test_an_alarm_that_is_not_active_is_named(shell: Shell) -> None:
     done = shell("alarms", "ack", "no-such-alarm")
-    assert done.code == 3 and done.err.endswith("is active. `baton alarms list` lists the active ones.\n")
+    assert done.code == 3 and done.err.endswith("is active. List the active alarms to see their ids.\n")
 
 
 # --- keys, from afar --------------------------------------------------------------------------

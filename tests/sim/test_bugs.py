@@ -44,7 +44,7 @@ MENDED = {
     "refusals-forgotten": (7, {"conservation", "total-queue"}),
     "waiters-overflow-frame": (34, {"exception"}),
     "committed-replies-not-told": (29, {"liveness"}),
-    "failed-host-hangs": (129, {"liveness"}),
+    "failed-host-hangs": (19, {"liveness"}),
     "woken-queue-forgotten": (4, {"liveness"}),
     "duplicates-not-remembered": (7, {"total-queue"}),
     "purge-of-nothing-is-of-all": (7, {"total-queue"}),
