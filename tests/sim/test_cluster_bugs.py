@@ -24,7 +24,7 @@ FOUND_BY = {
     "forwarded-epochs-lost": (2, {"total-queue"}),
     "gathered-commands-lost": (2, {"liveness"}),
     "answers-not-remembered": (15, {"total-queue"}),
-    "retry-goes-home": (48, {"total-queue"}),
+    "retry-goes-home": (1014, {"total-queue"}),
 }
 
 # Bugs that were in the product, put back: a seed that finds each, and the checkers that do.
