@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them: 512KiB, 64MiB, 2GiB; 250ms, 30s, 5m, 2h, 1d."""
+"""Quantities as people write them: sizes (64MiB, 2GiB), durations (250ms, 30s, 2h), counts (2,000 messages)."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def read_size(text: str) -> int:
     if value < 0:
         raise ValueError(f"{text!r} is not a size such as 1000000, 64MiB or 2GiB")
     return value
+
+
+def plural(count: int, word: str, words: str = "") -> str:
+    """1 message, 2,000 messages. `words` is the plural if it does not end with an s."""
+    return f"{count:,} {word if count == 1 else words or word + 's'}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from batonq import quantities
 from batonq.cli import output, top
 from batonq.cli.confirm import NotConfirmed, confirm
 from batonq.cli.exit_codes import MEANINGS, Unreachable, WrongUsage, exit_code_of
@@ -46,7 +47,7 @@ def test_sizes(count: int, text: str) -> None:
 
 
 def test_counts_rates_and_times() -> None:
-    assert [output.plural(1, "message"), output.plural(2_000, "message")] == ["1 message", "2,000 messages"]
+    assert [quantities.plural(1, "message"), quantities.plural(2_000, "message")] == ["1 message", "2,000 messages"]
     assert [output.rate(None), output.rate(0), output.rate(0.25), output.rate(1234.5)] == ["-", "0", "0.2", "1234"]
     assert [output.moment(None), output.moment(1_794_942_000_000)] == ["", "2026-11-17 19:00:00"]
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_operator_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import note, plural, print_json
+from batonq.cli.output import note, print_json
 from batonq.cli.progress import Progress
 from batonq.errors import BatonError, LogError
 from batonq.log.backup_files import BackupLog, LogWriter, Manifest, make_tar, write_manifest
 from batonq.log.disk import DIRECTORY_MODE
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.clock import iso_time
+from batonq.quantities import plural
 
 PIECE_BYTES = 8 << 20
 PATIENCE_S = 600.0  # for a server whose rate of history reads is limited, or that is unavailable for a while

@@ -12,8 +12,9 @@ from typing import Any
 from batonq.cli.actions import add_action
 from batonq.cli.connection import URL_VARIABLE, Server, add_operator_arguments, connect, resolve
 from batonq.cli.exit_codes import Unreachable
-from batonq.cli.output import plural, print_json
+from batonq.cli.output import print_json
 from batonq.errors import BatonError, InvalidInput
+from batonq.quantities import plural
 
 TIMEOUT_S = 60.0
 

@@ -10,10 +10,11 @@ from batonq.cli.confirm import add_yes_argument, confirm
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import DONE, WrongUsage
 from batonq.cli.jobs import report_watched, show_job, watch
-from batonq.cli.output import cut, moment, note, plural, print_json, print_table, printable, style
+from batonq.cli.output import cut, moment, note, print_json, print_table, printable, style
 from batonq.cli.peek import start_of_body
 from batonq.cli.queue import age_of, list_queues
 from batonq.cli.redrive import add_selection_arguments, selection
+from batonq.quantities import plural
 
 REASON_WIDTH = 60
 

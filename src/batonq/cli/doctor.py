@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 from batonq import __version__
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import DONE, PROBLEMS_FOUND
-from batonq.cli.output import duration, plural, print_json, printable, size, style
+from batonq.cli.output import duration, print_json, printable, size, style
 from batonq.cli.queue_checks import LEVELS, Finding, QueueFacts, check_queues
 from batonq.errors import AccessDenied, BatonError, InvalidInput, QueueDoesNotExist
+from batonq.quantities import plural
 
 CLOCK_OFFSET_MAX_S = 5.0
 DISK_FREE_WARNING, DISK_FREE_CRITICAL = 0.15, 0.05

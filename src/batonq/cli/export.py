@@ -7,7 +7,8 @@ import os
 
 from batonq.cli.connection import add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import json_text, note, plural, print_json
+from batonq.cli.output import json_text, note, print_json
+from batonq.quantities import plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

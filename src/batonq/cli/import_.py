@@ -9,7 +9,8 @@ from typing import Any
 
 from batonq.cli.connection import add_connection_arguments, connect
 from batonq.cli.exit_codes import DONE, PROBLEMS_FOUND, WrongUsage
-from batonq.cli.output import note, plural, print_json
+from batonq.cli.output import note, print_json
+from batonq.quantities import plural
 
 FILE_BYTES_MAX = 64 << 20
 

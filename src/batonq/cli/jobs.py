@@ -15,7 +15,6 @@ from batonq.cli.output import (
     cut,
     moment,
     note,
-    plural,
     print_fields,
     print_json,
     print_table,
@@ -23,6 +22,7 @@ from batonq.cli.output import (
     rate,
 )
 from batonq.cli.progress import Progress
+from batonq.quantities import plural
 
 ENDED = ("COMPLETED", "CANCELLED", "FAILED")
 LOOK_EVERY_S = 0.5

@@ -8,7 +8,8 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, queue_path
 from batonq.cli.exit_codes import FAILED, WrongUsage
-from batonq.cli.output import note, plural, print_json
+from batonq.cli.output import note, print_json
+from batonq.quantities import plural
 
 RECEIPTS_MAX = 1_000
 RECEIPT_SHOWN = 24

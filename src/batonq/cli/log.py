@@ -15,7 +15,7 @@ from typing import Any
 
 from batonq.cli import logarchive, logrecords
 from batonq.cli.actions import add_action
-from batonq.cli.output import json_text, plural
+from batonq.cli.output import json_text
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.errors import InvalidInput, LogCorrupt
@@ -27,6 +27,7 @@ from batonq.log.ownership import cluster_of, held, holder_of
 from batonq.log.reading import Damage
 from batonq.log.repair import Cut, carry_out, plan_cut
 from batonq.log.verify import Report, verify_log
+from batonq.quantities import plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import argparse
 import json
 from typing import Any
 
-from batonq.cli.output import plural
 from batonq.errors import BatonError, InvalidInput
+from batonq.quantities import plural
 
 
 def run(arguments: argparse.Namespace) -> int:

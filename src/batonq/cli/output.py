@@ -181,11 +181,6 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def body_text(message: dict[str, Any]) -> str:
     """The body of a message from the REST API as text: text as it is, JSON as JSON, bytes as their base64."""
     if "bodyBase64" in message:

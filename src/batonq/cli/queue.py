@@ -16,7 +16,6 @@ from batonq.cli.output import (
     duration,
     moment,
     note,
-    plural,
     print_fields,
     print_json,
     print_table,
@@ -35,6 +34,7 @@ from batonq.cli.queue_flags import (
     shown_settings,
 )
 from batonq.errors import BatonError, QueueExists
+from batonq.quantities import plural
 
 SORTS = ("name", "visible", "inFlight", "delayed", "oldest", "sent", "received", "acked", "dead", "depth")
 RANGES = ("15m", "1h", "6h", "24h", "72h")

@@ -8,8 +8,9 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import FAILED, WrongUsage
-from batonq.cli.output import body_text, moment, note, plural, print_json, printable, safe_lines, style
+from batonq.cli.output import body_text, moment, note, print_json, printable, safe_lines, style
 from batonq.cli.quantities import parse_duration_s
+from batonq.quantities import plural
 
 MESSAGES_MAX = 1_000
 WAIT_MAX_S = 20

@@ -6,12 +6,13 @@ import argparse
 import time
 from collections.abc import Callable
 
-from batonq.cli.output import note, plural, print_json
+from batonq.cli.output import note, print_json
 from batonq.cli.progress import Progress
 from batonq.errors import InvalidInput
 from batonq.log.backup_files import Backup, restore
 from batonq.node.backup.state_check import RestoredState, StateCheck
 from batonq.node.clock import iso_time
+from batonq.quantities import plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

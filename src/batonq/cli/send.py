@@ -12,10 +12,11 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import FAILED, WrongUsage
-from batonq.cli.output import note, plural, print_json
+from batonq.cli.output import note, print_json
 from batonq.cli.progress import Progress
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import BatonError, InvalidInput, OverLimit
+from batonq.quantities import plural
 
 BATCH_MESSAGES = 500
 BATCH_BYTES = 2 << 20  # the server accepts requests of 4 MiB

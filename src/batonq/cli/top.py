@@ -15,10 +15,11 @@ from typing import Any
 
 from batonq.cli.connection import Server, add_connection_arguments, connect
 from batonq.cli.exit_codes import WrongUsage
-from batonq.cli.output import cut, duration, moment, plural, print_json, printable, rate, spark
+from batonq.cli.output import cut, duration, moment, print_json, printable, rate, spark
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.queue import SORTS, list_queues
 from batonq.errors import AccessDenied, BatonError
+from batonq.quantities import plural
 
 INTERVAL_S = 2.0
 INTERVAL_MIN_S = 0.2

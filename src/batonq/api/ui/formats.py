@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 from markupsafe import Markup, escape
 
+from batonq import quantities
+
 NONE = "–"
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -72,8 +74,7 @@ def size(count: float | None) -> str:
 
 def plural(count: int | None, word: str, words: str = "") -> str:
     """1 message; 214 messages."""
-    count = count or 0
-    return f"{count:,} {word if count == 1 else words or word + 's'}"
+    return quantities.plural(count or 0, word, words)
 
 
 def exact(at_ms: float) -> str:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from batonq.node.alarms.book import Alarm, alarm_id
 from batonq.node.alarms.failing import Failed, FailedReceives
 from batonq.node.alarms.kinds import KINDS, label_of, severity_of
-from batonq.node.alarms.plural import plural
 from batonq.node.alarms.usual import UsualDepths
 from batonq.node.clock import duration
+from batonq.quantities import plural
 
 STATES_MAX = 50_000
 SLA_SHARES = (0.8, 1.0)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from batonq.node.alarms.book import Alarm
 from batonq.node.alarms.kinds import CRITICAL, INFO, WARNING
-from batonq.node.alarms.plural import plural
 from batonq.node.clock import duration
 from batonq.node.monitoring.overview import Overview, QueueReading
+from batonq.quantities import plural
 
 OK = "ok"
 SHOWN_MAX = 4  # problems in the sentence
