@@ -1,6 +1,6 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
-python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
+python -m bench.run [send life rest single mix backlog filters topics memory idle readers recovery worker loading]
 python -m bench.run processes replicated database cluster [--quick] [--rounds N]
 python -m bench.run kinds [--against REV] [--quick] [--rounds N]
 python -m bench.run metrics [--quick] [--rounds N]
@@ -24,6 +24,8 @@ from bench.sections import (
     cluster,
     database,
     decode,
+    explaining,
+    filters,
     growth,
     idle,
     ingest,
@@ -32,12 +34,14 @@ from bench.sections import (
     loading,
     metrics,
     processes,
+    reader_groups,
     readers,
     recovery,
     replicated,
     scenarios,
     tables,
     throughput,
+    topics,
     worker,
 )
 from bench.servers import Servers
@@ -49,9 +53,13 @@ BROKER: dict[str, Callable[[Context], None]] = {
     "single": latency.single,
     "mix": throughput.mix,
     "backlog": backlog.backlog,
+    "explain": explaining.explaining,
+    "filters": filters.filters,
+    "topics": topics.topics,
     "memory": backlog.memory,
     "idle": idle.idle,
     "readers": readers.readers,
+    "reader_groups": reader_groups.reader_groups,
     "recovery": recovery.recovery,
     "worker": worker.worker,
     "loading": loading.loading,
@@ -116,7 +124,7 @@ def main() -> None:
         if disk in ("tmpfs", "ramfs", "overlay"):
             report.note(f"a sync on {disk} is not like one on a disk: name a directory with --data")
         context = Context(servers, report, options.quick, rounds, options.cluster)
-        context.deep_users = len({"backlog", "memory"} & set(names))
+        context.deep_users = len({"backlog", "explain", "memory"} & set(names))
         try:
             for name in names:
                 SECTIONS[name](context)

@@ -12,6 +12,7 @@ from typing import Any
 
 from batonq.api.http.server import HttpCounters
 from batonq.cli import main
+from batonq.core.shard.commands.new_messages import NewMessages
 from batonq.core.shard.state.latencies import Latencies
 from batonq.node import node
 from batonq.node.broker import Broker
@@ -31,6 +32,7 @@ async def _forever(*_: Any, **__: Any) -> None:
 # What every request or message is counted by.
 _COUNTING: tuple[tuple[Any, str], ...] = (
     *((Latencies, name) for name in ("received_first", "received", "deleted")),
+    (NewMessages, "_count_overhead"),
     (Histogram, "observe"),
     (HttpCounters, "sent"),
     (Broker, "_count_empty"),

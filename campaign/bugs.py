@@ -15,6 +15,7 @@ from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.node.shard_host.group_commit import GroupCommit, Reply
 from sim.bugs import epoch_not_compared
 from sim.patches import Patches
+from sim.topics import second_subscription_forgotten
 
 
 def append_not_fenced() -> Patches:
@@ -65,6 +66,7 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "append-not-fenced": append_not_fenced,
     "release-before-commit": release_before_commit,
     "lease-epoch-ignored": epoch_not_compared,
+    "copies-forgotten": second_subscription_forgotten,
 }
 
 

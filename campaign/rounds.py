@@ -15,6 +15,7 @@ import msgspec
 
 from campaign.clients import Surroundings
 from campaign.cluster import SHARDS, Broken, Cluster
+from campaign.fanout import FanOut
 from campaign.faults import Done, Faults
 from campaign.holding import HELD_MS, Holder
 from campaign.judge import MOVED_CLOCK_SLACK_MS, SLACK_MS, Judge
@@ -51,6 +52,7 @@ class Report:
     others_ms: list[float] = field(default_factory=list)  # and while it lasted, to unaffected shards
     sent: int = 0
     delivered: int = 0
+    fanout: dict[str, int] = field(default_factory=dict)  # what the clients of topics, schedules and readers did
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -61,7 +63,8 @@ class Report:
             f"round {self.number} {self.fault}: {verdict}; {self.text}; away: {away or 'none'}; "
             f"all served {self.ready_s:.1f} s after healing; other shards' p99 {p99(self.others_ms):.0f} ms "
             f"(quiet {p99(self.quiet_ms):.0f} ms); "
-            f"{self.sent} acknowledged, {self.delivered} deliveries, {self.seconds:.0f} s"
+            f"{self.sent} acknowledged, {self.delivered} deliveries, {self.fanout.get('published', 0)} published, "
+            f"{self.fanout.get('firings', 0)} firings, {self.fanout.get('commits', 0)} commits, {self.seconds:.0f} s"
             + "".join(f"; LATE: {text}" for text in self.late)
         )
 
@@ -104,12 +107,14 @@ class Rounds:
         probing = asyncio.create_task(self._probes.run())
         self._probes.done.clear()
         load = Load(around, queues, lambda: next(self._messages), self._pace.scale)
+        fanout = FanOut(self._cluster, Random(report.seed), report.number)
         holder = Holder(around, f"r{report.number}-held") if report.fault == "outage" else None
         try:
             async with load:
                 if holder is not None:
                     await make_queue(self._cluster, holder.queue, {"defaultVisibilityTimeoutSeconds": HELD_MS // 1000})
                     await holder.start(next(self._messages))
+                await fanout.start()
                 shard = await self._shard_of(queues[1].name)
                 quiet_s = time.monotonic()
                 await asyncio.sleep(self._pace.quiet_s + around.random.random())
@@ -119,12 +124,15 @@ class Rounds:
                 await self._probes.wait_served(done.healed_s)
                 report.ready_s = time.monotonic() - done.healed_s
                 await asyncio.sleep(self._pace.after_s)
+                report.violations += await fanout.finish()
                 if holder is not None:
                     report.violations += await holder.finish()
                     queues.append(holder.plan)
         finally:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
+            await fanout.stop()
+            report.fanout = fanout.counts
         await self._verdict(report, around, queues, load)
         self._times(report, done, quiet_s)
 

@@ -11,6 +11,7 @@ from sim.cluster.bugs import CLUSTER_BUGS
 from sim.cluster.run import simulate_cluster
 from sim.recording import judge, write_archive, write_history
 from sim.run import Outcome, Simulation, simulate
+from sim.topics import TOPIC_BUGS, simulate_topics
 
 LINES_MAX = 80
 
@@ -19,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.judge is not None:
         return _judge(options.judge)
-    bugs = CLUSTER_BUGS if options.cluster else BUGS
+    bugs = TOPIC_BUGS if options.topics else CLUSTER_BUGS if options.cluster else BUGS
     if options.bug is not None and options.bug not in bugs:
         sys.stderr.write(f"there is no bug {options.bug!r} here; there are {', '.join(sorted(bugs))}\n")
         return 2
@@ -31,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
             write_archive(simulation, options.archive)
 
     failed = False
-    run = simulate_cluster if options.cluster else simulate
+    run = simulate_topics if options.topics else simulate_cluster if options.cluster else simulate
     for seed in range(options.seed, options.seed + options.count):
         outcome = run(seed, options.steps, options.bug, record)
         report(outcome, options.verbose, options.cluster)
@@ -44,9 +45,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="which run (default 1)")
     parser.add_argument("--count", type=int, default=1, help="this many seeds, from --seed on")
     parser.add_argument("--cluster", action="store_true", help="a whole cluster instead of one node")
+    parser.add_argument("--topics", action="store_true", help="topics on one node")
     parser.add_argument("--steps", type=int, default=None, help="stop the clients after this many calls")
     parser.add_argument(
-        "--bug", choices=sorted(BUGS.keys() | CLUSTER_BUGS.keys()), default=None, help="plant this bug, to see it found"
+        "--bug",
+        choices=sorted(BUGS.keys() | CLUSTER_BUGS.keys() | TOPIC_BUGS.keys()),
+        default=None,
+        help="plant this bug, to see it found",
     )
     parser.add_argument("--verbose", action="store_true", help="print the whole history")
     parser.add_argument("--history", type=Path, default=None, metavar="FILE", help="write the (last) run's history")

@@ -18,7 +18,7 @@ RETRIES_S = 60.0  # a producer gives up after this time, well before its invocat
 OLD_RECEIPTS_MAX = 40
 GROWTH_S = 6.0
 UNNAMED_SHARE = 0.8  # of the requests of producers that leave some requests unnamed
-RETRIED = ("unavailable", "not_owner", "disk_full", "over_limit", "log_error", UNREACHED, "unknown")
+RETRIED = ("unavailable", "not_owner", "disk_full", "over_limit", "queue_paused", "log_error", UNREACHED, "unknown")
 
 
 class Producer:

@@ -49,17 +49,18 @@ def _compare(shard: Shard, book: ShardBook) -> Iterator[str]:
         yield f"shard {shard.number} has messages {sorted(have - should)} too many and {sorted(should - have)} too few"
     for number, queue in shard.queues.items():
         totals = book.of(number)
-        counted = (queue.sent, queue.arrived, queue.deleted, queue.expired_messages, queue.messages)
+        counted = (queue.sent, queue.arrived, queue.deleted, queue.expired_messages, queue.moved, queue.messages)
         kept = (
             totals.sent,
             totals.arrived,
             totals.deleted + totals.purged,
             totals.expired + totals.moved_expired,
+            totals.moved,
             len(book.live(number)),
         )
         if counted != kept:
             yield (
-                f"shard {shard.number}, queue {queue.policy.name}: sent, arrived, deleted, expired, present are "
+                f"shard {shard.number}, queue {queue.policy.name}: sent, arrived, deleted, expired, moved, present are "
                 f"{counted}, the log says {kept}"
             )
     owed = {copy.sequence for copies in map(book.live, list(book.totals)) for copy in copies.values() if copy.owed}

@@ -6,6 +6,8 @@ from random import Random
 
 _MARK = b"message "
 
+KEPT_MARK = b"kept "  # begins the bodies of messages that are replayed, see replaying.py
+
 
 def make_body(number: int, random: Random) -> bytes:
     """A body for a message. Some are short; some have several sectors, so that a torn write can cut through them."""

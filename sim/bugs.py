@@ -5,21 +5,32 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from batonq.core.commands import Arrival, Claim, Send, Sent
+from batonq.core.schedule import Schedule
 from batonq.core.shard.commands.channels import ChannelCommands
+from batonq.core.shard.commands.readers import ReaderCommands
 from batonq.core.shard.commands.receipts import ReceiptCommands
 from batonq.core.shard.commands.receive import ReceiveCommands
 from batonq.core.shard.commands.send import SendCommands
 from batonq.core.shard.lifecycle import Standing
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.state.dedup_table import DedupTable
+from batonq.core.shard.state.delivery_gate import DeliveryGate
 from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.producers import Producers
+from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.shard.state.readers import Reader
+from batonq.core.shard.state.schedule_book import ScheduleBook
 from batonq.core.shard.views import Views
 from batonq.core.spread import parse
+from batonq.errors import BatonError, OverLimit
+from batonq.node.jobs import replay_scan
+from batonq.node.routing.local_shard import LocalShard
 from batonq.node.shard_host.group_commit import GroupCommit, Reply
+from batonq.node.shard_host.truncation import Truncation
 from sim.disk import SimulatedDisk
 from sim.mended_bugs import MENDED_BUGS
 from sim.patches import Patches, patched
@@ -85,6 +96,54 @@ def delay_ignored() -> Patches:
     return [(SendCommands, "send", at_once)]
 
 
+def firing_in_two_frames() -> Patches:
+    """The message of a schedule and the next due time are not committed together."""
+    change = ScheduleBook.change
+
+    def later(self: ScheduleBook, schedule: Schedule, now: int, sequence: int = 0, **changes: Any) -> Schedule:
+        if sequence:
+            self._journal.frame.roll()
+        return change(self, schedule, now, sequence, **changes)
+
+    return [(ScheduleBook, "change", later)]
+
+
+def replay_without_numbers() -> Patches:
+    """A replay sends its messages under another producer's name each time, so none is known when it is sent again."""
+    send = replay_scan._send
+    names = count()
+
+    def anonymous(*arguments: Any) -> Send:
+        return replace(send(*arguments), producer=f"replay {next(names)}")
+
+    return [(replay_scan, "_send", anonymous)]
+
+
+def reader_commit_not_awaited() -> Patches:
+    """The commit of a reader group is answered before it is in the log."""
+
+    async def reader_commit(self: LocalShard, queue: int, group: str, member: str, epoch: int, position: int) -> int:
+        host = self._host()
+        host.run(host.shard.commit_reader, queue, group, member, epoch, position, host.admit())
+        return position
+
+    return [(LocalShard, "reader_commit", reader_commit)]
+
+
+def reader_positions_forgotten() -> Patches:
+    """A shard forgets how far a reader group is, and does not compare the epochs of its members."""
+
+    def of_member(self: ReaderCommands, queue: QueueState, group: str, member: str, epoch: int, now: int) -> Reader:
+        return replace(self.reader(queue.number, group), position=0)
+
+    return [(ReaderCommands, "_of_member", of_member)]
+
+
+def retained_front_dropped() -> Patches:
+    """The front of the log is deleted although retained history needs it."""
+    return [(Truncation, "_keep_retained", lambda self, until: until)]
+
+
 def keys_forgotten() -> Patches:
     """No deduplication key and no request is remembered."""
 
@@ -136,12 +195,31 @@ def numbers_begin_anew() -> Patches:
     return [(Views, "numbers_from", numbers_from)]
 
 
+def pause_ignored() -> Patches:
+    """A paused queue delivers, and takes messages."""
+
+    def allows(self: DeliveryGate, wanted: int, now: int) -> int:
+        return wanted if self.pace is None else min(wanted, self.pace.available(now))
+
+    def refusal(self: QueueState, added_bytes: int, others: int = 0, other_bytes: int = 0) -> BatonError | None:
+        full = self.full(added_bytes, others, other_bytes)
+        return OverLimit(full) if full else None
+
+    return [(DeliveryGate, "allows", allows), (QueueState, "refusal", refusal)]
+
+
 BUGS: dict[str, Callable[[], Patches]] = {
+    "pause-ignored": pause_ignored,
+    "firing-in-two-frames": firing_in_two_frames,
+    "replay-without-numbers": replay_without_numbers,
     "no-fsync": no_fsync,
     "release-before-commit": release_before_commit,
     "epoch-not-compared": epoch_not_compared,
     "cursor-not-advanced": cursor_not_advanced,
     "delay-ignored": delay_ignored,
+    "reader-commit-not-awaited": reader_commit_not_awaited,
+    "reader-positions-forgotten": reader_positions_forgotten,
+    "retained-front-dropped": retained_front_dropped,
     "keys-forgotten": keys_forgotten,
     "numbers-forgotten": numbers_forgotten,
     "group-not-locked": group_not_locked,

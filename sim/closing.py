@@ -16,9 +16,10 @@ from batonq.node.cluster import node_server as answering
 from batonq.node.settings import Settings
 from sim.bodies import make_body
 from sim.clients import Client, Surroundings, Work, up_to_date
-from sim.history import OK, Call, Delivered, Outgoing, Receiving, Sending, Watching
+from sim.history import OK, PAUSE, Call, Delivered, Outgoing, Receiving, Sending, Watching
 from sim.limits import TinyLimits
 from sim.machine import Gone
+from sim.pausing import FREE
 from sim.scenario import ACCOUNT, NARROW, QueuePlan
 
 ANSWERED_S = 60.0  # requests in progress when the faults end are answered by then
@@ -88,6 +89,11 @@ class Closing:
             self._around.violated("liveness", f"{text} has no answer {ANSWERED_S:.0f} s after all was mended")
 
     # --- emptying the queues -----------------------------------------------------------------------
+
+    async def resume(self) -> None:
+        """Let every queue deliver and accept everything again."""
+        for queue in list(self._around.queues):
+            await self._steer(queue, PAUSE, lambda broker, entry: broker.set_attributes(entry, FREE))
 
     async def drain(self, rounds_max: int) -> None:
         """Receive and delete until only dead letters are left."""

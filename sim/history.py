@@ -19,6 +19,7 @@ UNKNOWN = "unknown"
 # After these answers the change may still have happened: the commit was in progress when the shard stopped.
 UNCERTAIN = (UNKNOWN, "unavailable", "log_error")
 LINES_MAX = 200_000
+PAUSE = "pause queue"  # the kind of a Steering that pauses or resumes a queue; its detail is what is paused then
 
 
 @dataclass(slots=True)

@@ -7,17 +7,30 @@ checker reports.
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from batonq.core.payload import decode
-from batonq.core.records import FOREVER_MS, ArrivedFlag, Reason, Type, arrived_prefix
+from batonq.core.records import FOREVER_MS, ArrivedFlag, Reason, SentFlag, Type, arrived_prefix
 from batonq.log.frames import Frame
-from sim.bodies import number_of
+from sim.bodies import KEPT_MARK, number_of
 
 _LOW32 = 0xFFFFFFFF
 _SHARD_BITS = 0xFFFF
+
+
+UNNUMBERED = -2  # the number of messages of schedules and replays, which no client has a number for
+
+
+class Fired(NamedTuple):
+    """A due time of a schedule that became a message."""
+
+    due_ms: int
+    sequence: int
+    frame: int
 
 
 @dataclass(slots=True)
@@ -90,6 +103,9 @@ class ShardBook:
         self.settled: dict[tuple[int, int], int] = {}  # → verdict
         self.arrived: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict
         self.purge_ends_ms: dict[int, list[int]] = {}  # queue → when each of its purges ended
+        self.scheduled: dict[int, int] = {}  # sequence of a message that a schedule sent → its frame
+        self.firings: dict[tuple[int, str], list[Fired]] = {}  # by queue and name of the schedule
+        self.rates_ms: dict[tuple[int, str], int] = {}
         self.anomalies: list[str] = []
         self._live: dict[int, dict[int, Copy]] = {}  # queue → its present copies by sequence
         self._at_slot: dict[int, Copy] = {}
@@ -106,6 +122,7 @@ class ShardBook:
             Type.SETTLED: self._settled,
             Type.QUEUE_PURGED: self._purged,
             Type.EPOCH: self._epoch,
+            Type.SCHEDULE_SET: self._schedule,
         }
 
     def fold(self, frame: Frame, place: int = 0) -> None:
@@ -166,9 +183,21 @@ class ShardBook:
 
     def _sent(self, row: list[int], variable: bytes) -> None:
         w0, sequence, time_ms, visible_ms, _, _, w6, w7 = row
-        number = number_of(decode(_part(variable, w6)).body)
+        body = decode(_part(variable, w6)).body
+        number = UNNUMBERED if body.startswith(KEPT_MARK) else number_of(body)
+        if w0 >> 8 & SentFlag.SCHEDULED:
+            number = UNNUMBERED
+            self.scheduled[sequence] = self.frames + 1
         self._new(Copy(self.shard, sequence, w0 >> 32, number, time_ms, visible_ms, w7 >> 32), w7 & _LOW32)
         self.of(w0 >> 32).sent += 1
+
+    def _schedule(self, row: list[int], variable: bytes) -> None:
+        changes = json.loads(_part(variable, row[6]))
+        key = row[0] >> 32, changes["name"]
+        if "timing" in changes:
+            self.rates_ms[key] = json.loads(changes["timing"]).get("rate_ms", 0)
+        if row[1]:
+            self.firings.setdefault(key, []).append(Fired(changes["last_due_ms"], row[1], self.frames + 1))
 
     def _leased(self, row: list[int], _: bytes) -> None:
         copy = self._find(row, "leased")
@@ -318,7 +347,8 @@ class Ledger:
         """The copies of each message, in the order in which they were made on their shards."""
         found: dict[int, list[Copy]] = {}
         for copy in self.copies():
-            found.setdefault(copy.number, []).append(copy)
+            if copy.number != UNNUMBERED:
+                found.setdefault(copy.number, []).append(copy)
         return found
 
 

@@ -29,8 +29,12 @@ from sim.history import OK, History, Receiving, Sending, Violation
 from sim.loop import SimLoop
 from sim.machine import Gone, Machine, quiet_logging
 from sim.patches import patched
+from sim.pausing import Pauser
 from sim.purge_points import purge_points_noted
+from sim.reading import Readers
+from sim.replaying import Replayer
 from sim.scenario import ACCOUNT, QueuePlan, Scenario
+from sim.scheduling import Scheduler
 from sim.tables import leftovers
 
 AUDIT_S = 4.0
@@ -86,6 +90,11 @@ class Simulation:
         self._messages = 0
         self._spawned: dict[asyncio.Task[None], None] = {}
         self._audits = 0
+        self._scheduler = (
+            Scheduler(self, self._random("scheduler")) if scenario.scheduling and not scenario.tiny else None
+        )
+        self._replayer = Replayer(self, self._random("replayer")) if scenario.replaying and not scenario.tiny else None
+        self._readers = Readers(self, self._random("readers"), scenario.queues) if scenario.reading else None
         loop.set_exception_handler(self._unhandled)
 
     def _make_machines(self) -> list[Machine]:
@@ -171,6 +180,17 @@ class Simulation:
         self.calls_left = 1_000_000
         if not self.broken:
             await self._settle()
+            if scenario.pausing:
+                await closing.resume()
+            if self._scheduler is not None:
+                for text in await self._scheduler.all_fired():
+                    self.violated("schedules", text)
+            if self._replayer is not None:
+                for text in await self._replayer.all_replayed():
+                    self.violated("replays", text)
+            if self._readers is not None:
+                for text in await self._readers.all_read():
+                    self.violated("readers", text)
             await closing.drain(self.drain_rounds_max)
             await self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
@@ -223,6 +243,14 @@ class Simulation:
         grower = Grower(self, self._random("grower"), plans)
         crew = Crew(self, self._random("crew"), plans)
         actors: list[Actor] = [*producers, *consumers, operator, grower, crew]
+        if scenario.pausing:
+            actors.append(Pauser(self, self._random("pauser"), plans))
+        if self._scheduler is not None:
+            actors.append(self._scheduler)
+        if self._replayer is not None:
+            actors.append(self._replayer)
+        if self._readers is not None:
+            actors.append(self._readers)
         if scenario.tiny:
             actors += self._crowds()
         return [actor.run() for actor in actors]

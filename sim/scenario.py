@@ -16,6 +16,10 @@ ACCOUNT = "000000000000"
 NARROW = "narrow"  # a dead-letter queue that is full most of the time
 CROWD = "jobs-"  # prefix of the names of queues that are received from by a pattern
 KIB = 1024
+PAUSING_EVERY, PAUSING_AT = 5, 3  # which seeds pause queues
+SCHEDULING_EVERY, SCHEDULING_AT = 8, 6  # which seeds have schedules
+REPLAYING_EVERY, REPLAYING_AT = 16, 9  # which seeds replay the history of a queue
+READING_EVERY, READING_AT = 7, 5  # which seeds have a reader group
 
 
 class Theme(Enum):
@@ -85,6 +89,10 @@ class Scenario:
     theme: Theme = Theme.MIXED  # what the crowds aim at
     pattern_consumers: int = 0
     growing: tuple[str, ...] = ()  # queues of the crowd that are spread over more and more shards
+    reading: bool = False  # a reader group reads the retained history of a queue
+    scheduling: bool = False  # messages are sent at recurring times to a queue of their own
+    replaying: bool = False  # the history of a queue that nobody else uses is replayed
+    pausing: bool = False  # queues are paused, paced and limited to some messages now and then
     unnamed: bool = False  # most requests of producers have neither name nor number, and are not retried
     tiny: TinyLimits = NO_TINY_LIMITS  # with any, crowds press against them (see crowds.py)
 
@@ -147,6 +155,10 @@ def choose_usual(seed: int, steps: int | None) -> Scenario:
         consumers=random.randint(3, 6),
         think_s=random.choice((0.2, 0.3, 0.5)),
         steps_max=steps if steps is not None else 1_000_000,
+        pausing=seed % PAUSING_EVERY == PAUSING_AT,
+        scheduling=seed % SCHEDULING_EVERY == SCHEDULING_AT,
+        replaying=seed % REPLAYING_EVERY == REPLAYING_AT,
+        reading=seed % READING_EVERY == READING_AT,
     )
 
 

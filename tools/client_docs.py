@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterator
 
 from batonq import client, embedded, testing
-from batonq.client import batches, models, queue_settings, retry, specs, tracing
+from batonq.client import batches, models, queue_settings, retry, schedule_models, specs, tracing
 from batonq.client.aio import baton as aio_baton
 
-CLASSES = (client.Baton, client.Queue, client.Message, client.Job)
+CLASSES = (client.Baton, client.Queue, client.Message, client.Job, client.QueueSchedules, client.AllSchedules)
 FUNCTIONS = (
     (aio_baton.connect, "batonq.connect"),
     (embedded.open, "batonq.open"),
@@ -30,14 +30,21 @@ VALUES: tuple[type, ...] = (
     models.Nack,
     models.Peeked,
     models.Stats,
+    models.Explanation,
+    models.Finding,
+    models.Flow,
+    models.BusyGroup,
     queue_settings.QueueInfo,
     models.Exponential,
     models.Schedule,
+    models.NoRetryDelay,
     queue_settings.Deduplication,
     specs.RedriveSettings,
     models.RedriveFilter,
     models.RedriveEdit,
     models.JobFields,
+    schedule_models.ScheduleSettings,
+    schedule_models.ScheduleInfo,
     retry.Retries,
     batches.BatchLimits,
 )

@@ -226,6 +226,60 @@ ROWS = (
         ),
     ),
     Row(
+        "Topics, readers and schedules",
+        (
+            Panel(
+                "Published, and copies",
+                (
+                    Query(rate("baton_topic_published_total", HERE, "topic"), "{{topic}} published"),
+                    Query(rate("baton_topic_copies_total", HERE, "topic"), "{{topic}} copies"),
+                ),
+                "ops",
+            ),
+            Panel(
+                "Waiting copies",
+                (Query(f"sum by (topic) (baton_topic_waiting_copies{{{HERE}}})", "{{topic}}"),),
+                description="Copies whose queue is full, paused or out of reach.",
+            ),
+            Panel(
+                "Copies refused and dropped",
+                (
+                    Query(rate("baton_topic_refused_total", HERE, "topic"), "{{topic}} refused"),
+                    Query(rate("baton_topic_dropped_total", HERE, "topic"), "{{topic}} dropped"),
+                ),
+                "ops",
+            ),
+            Panel(
+                "Lag of reader groups",
+                (Query(f"max by (queue, group) (baton_reader_lag_seconds{{{QUEUE}}})", "{{queue}} {{group}}"),),
+                "s",
+            ),
+            Panel(
+                "Messages that reader groups have not read",
+                (Query(f"sum by (queue, group) (baton_reader_lag_messages{{{QUEUE}}})", "{{queue}} {{group}}"),),
+            ),
+            Panel(
+                "Firings of schedules",
+                (
+                    Query(rate("baton_schedule_firings_total", QUEUE, "queue"), "{{queue}}"),
+                    Query(rate("baton_schedule_late_firings_total", QUEUE, "queue"), "{{queue}} late"),
+                ),
+                "ops",
+            ),
+            Panel(
+                "Schedules by state",
+                (Query(f"sum by (state) (baton_schedules{{{QUEUE}}})", "{{state}}"),),
+                width=12,
+                description="A schedule that waits is due and cannot fire, for example because its queue is full.",
+            ),
+            Panel(
+                "Paused queues",
+                (Query(f"max by (queue, what) (baton_queue_paused{{{QUEUE}}})", "{{queue}} {{what}}"),),
+                width=12,
+            ),
+        ),
+    ),
+    Row(
         "Server and cluster",
         (
             Panel(

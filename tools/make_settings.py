@@ -53,6 +53,9 @@ class QueueInfo(Struct, rename="camel"):
     created_at_ms: int = 0
     modified_at_ms: int = 0
 {info}    tags: dict[str, str] = {{}}
+    subscriptions: int = 0  # number of topics that the queue is subscribed to; only in `Queue.info`
+    subscribed_topics: list[str] = []  # names of the first 100 of them
+    warnings: list[str] = []  # settings that lose good messages or hide dead letters, one sentence each
 
 
 WIRE_NAMES = {names}

@@ -106,7 +106,7 @@ def _compare(context: Context, small: dict[str, Filled], large: dict[str, Filled
 def backlog(context: Context) -> None:
     """Receive and delete with a deep and a shallow queue, on two servers per build, standard and FIFO."""
     builds = context.servers.builds
-    large = _deep(context)
+    large = deep_queues(context)
     small = {build: fill(context, build, _SMALL) for build in builds}
     title = f"receive and delete with {large['Baton'].waiting:,} and {_SMALL:,} waiting"
     _compare(context, small, large, title)
@@ -127,7 +127,7 @@ def _discard(filled: dict[str, Filled]) -> None:
         each.server.discard()
 
 
-def _deep(context: Context) -> dict[str, Filled]:
+def deep_queues(context: Context) -> dict[str, Filled]:
     """The deep standard queue of each build, which takes minutes to fill, shared by `backlog` and `memory`."""
     for build in context.servers.builds:
         if build not in context.deep:
@@ -137,7 +137,7 @@ def _deep(context: Context) -> dict[str, Filled]:
 
 def memory(context: Context) -> None:
     """Resident memory per waiting message beyond the server's base."""
-    deep = _deep(context)
+    deep = deep_queues(context)
     _judge_memory(context, deep, f"{deep['Baton'].waiting:,} waiting", 120)
     context.release_deep()
     groups = context.size(1_000_000, 100_000)

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 from batonq import sync
 from batonq.client import Message
+from batonq.idempotency import Store, idempotent
 from batonq.worker import Poison, Worker
 from examples.webhooks.endpoints import Endpoint, Endpoints
-from examples.webhooks.policy import OWNERS, PATTERN, PREFIX
+from examples.webhooks.policy import ONCE_FOR_S, OWNERS, PATTERN, PREFIX
 from examples.webhooks.signing import ID_HEADER, SIGNATURE_HEADER, signature
 
 TIMEOUT_S = 5.0
@@ -23,10 +24,16 @@ class DeliveryFailed(Exception):
 
 
 class Dispatcher:
-    def __init__(self, baton: sync.Baton, endpoints: Endpoints, tries: int) -> None:
+    """`delivered` remembers for a day which event was delivered to which receiver, so that a message that is
+    delivered twice, or an event that is published twice, is posted once.
+    """
+
+    def __init__(self, baton: sync.Baton, endpoints: Endpoints, delivered: Store, tries: int) -> None:
         self._baton = baton
         self._endpoints = endpoints
         self._tries = tries
+        once = idempotent(delivered, key=_receiver_and_event, ttl=ONCE_FOR_S, lease=2 * TIMEOUT_S, scope="deliveries")
+        self.deliver = once(self._deliver)
 
     def worker(self) -> Worker:
         app = Worker(self._baton.url, name="dispatcher")
@@ -34,7 +41,7 @@ class Dispatcher:
         app.task(queue=PATTERN, concurrency=16, visibility=30, deadline=60)(self.deliver)
         return app
 
-    def deliver(self, message: Message) -> None:
+    def _deliver(self, message: Message) -> None:
         endpoint = self._endpoints.get(message.queue.removeprefix(PREFIX))
         if endpoint is None or endpoint.disabled:
             raise Poison("the endpoint is disabled; redrive this when it is enabled again")
@@ -52,6 +59,10 @@ class Dispatcher:
         letter = {"to": endpoint.owner, "endpoint": endpoint.name, "text": text}
         self._baton.queue(OWNERS).send(letter, dedup_key=f"disabled-{endpoint.name}")
         self._endpoints.disable(endpoint.name, problem)
+
+
+def _receiver_and_event(message: Message) -> str:
+    return f"{message.queue.removeprefix(PREFIX)}:{message.body['id']}"
 
 
 def _post(endpoint: Endpoint, message: Message) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from batonq import Baton, sync
 from batonq.client import Message
+from batonq.idempotency import SqliteStore
 from batonq.worker import Worker
 from examples.harness.servers import BatonServer
 from examples.harness.story import Story, percentile
@@ -90,8 +91,10 @@ async def _started(directory: Path, story: Story) -> AsyncIterator[World]:
         await policy.create_queues(baton, list(receivers), SCHEDULE)
         letters: list[dict[str, Any]] = []
         blocking = stack.enter_context(sync.Baton(url))
+        delivered = SqliteStore(str(directory / "delivered.db"))
+        stack.callback(delivered.close)
         workers = [
-            Dispatcher(blocking, endpoints, policy.tries(SCHEDULE)).worker(),
+            Dispatcher(blocking, endpoints, delivered, policy.tries(SCHEDULE)).worker(),
             _owners(url, letters, story),
         ]
         tasks = [asyncio.create_task(worker.serve()) for worker in workers]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.checks import conservation, delay, fifo, leases, total
+from sim.checks import conservation, delay, fifo, leases, pausing, schedules, total
 from sim.checks.evidence import Evidence, QueueFacts
 from sim.history import Violation
 
@@ -12,6 +12,8 @@ CHECKERS = {
     "fifo": fifo.check,
     "conservation": conservation.check,
     "delay": delay.check,
+    "pausing": pausing.check,
+    "schedules": schedules.check,
 }
 
 

@@ -13,12 +13,12 @@ from sim.ledger import Copy, Ledger, ShardBook
 
 def check(evidence: Evidence) -> Iterator[Finding]:
     for book in evidence.ledger.books.values():
-        yield from _books(book)
-        yield from _channels(evidence.ledger, book)
+        yield from check_book(book)
+        yield from check_channels(evidence.ledger, book)
     yield from _messages(evidence)
 
 
-def _books(book: ShardBook) -> Iterator[Finding]:
+def check_book(book: ShardBook) -> Iterator[Finding]:
     for anomaly in book.anomalies[:5]:
         yield about(f"shard {book.shard}: {anomaly}")
     for queue, totals in book.totals.items():
@@ -30,7 +30,7 @@ def _books(book: ShardBook) -> Iterator[Finding]:
             )
 
 
-def _channels(ledger: Ledger, book: ShardBook) -> Iterator[Finding]:
+def check_channels(ledger: Ledger, book: ShardBook) -> Iterator[Finding]:
     """What arrived here was owed there. What is settled here has the same verdict there. Numbers have no gaps."""
     last: dict[int, int] = {}
     for (source, number), verdict in book.arrived.items():

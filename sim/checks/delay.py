@@ -66,8 +66,8 @@ def _second_messages(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]
         first[_scope(facts, message)] = copy
         if before is None or evidence.forgets_key(before, copy):
             continue
-        lives = facts.dedup_lives and before.lives_at(copy.born_ms)
-        if lives or copy.born_ms < before.born_ms + facts.dedup_window_ms:
+        in_window = copy.born_ms < before.born_ms + facts.dedup_window_ms
+        if before.lives_at(copy.born_ms) if facts.dedup_lives else in_window:
             yield about(
                 f"{facts.name}: key {message.dedup_id} made message #{before.number} at {before.born_ms} and "
                 f"#{copy.number} at {copy.born_ms}, within its window",
@@ -123,6 +123,6 @@ def _counts(facts: QueueFacts, call: Sending, message: Outgoing, original: Outgo
         return True  # the retry of a request
     if _scope(facts, message) != _scope(facts, original):
         return False
-    if facts.dedup_lives and copy.may_live_at(call.started_ms - 1):
-        return True
+    if facts.dedup_lives:
+        return copy.may_live_at(call.started_ms - 1)
     return call.started_ms <= copy.born_ms + facts.dedup_window_ms + ROUNDING_MS

@@ -164,8 +164,10 @@ class Evidence:
             window_ms = 0
         made.sort(key=lambda copy: copy.born_ms)
         by_key = bool(message.dedup_id) and not first.once
+        while_alive = by_key and facts.dedup_lives
         apart = all(
-            later.born_ms - before.born_ms >= window_ms or (by_key and self.forgets_key(before, later))
+            (not before.lives_at(later.born_ms) if while_alive else later.born_ms - before.born_ms >= window_ms)
+            or (by_key and self.forgets_key(before, later))
             for before, later in pairwise(made)
         )
         return len(made) > 1 and apart

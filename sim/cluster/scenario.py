@@ -10,7 +10,7 @@ from batonq.log.file_log import FileLogSettings
 from batonq.node.settings import Settings
 from sim.crowd_scenario import has_tiny_limits
 from sim.limits import choose_limits
-from sim.scenario import ACCOUNT, KIB, Faults, QueuePlan, Scenario, choose_queues
+from sim.scenario import ACCOUNT, KIB, PAUSING_AT, PAUSING_EVERY, Faults, QueuePlan, Scenario, choose_queues
 
 NAMES = "abc"
 HOUR_S = 3600.0
@@ -139,6 +139,7 @@ def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
         skews_s=skews_s,
         steps_s=steps_s,
         troubles=_choose_troubles(random, bool(steps_s)),
+        pausing=seed % PAUSING_EVERY == PAUSING_AT,
     )
 
 

@@ -15,18 +15,24 @@ if TYPE_CHECKING:
     from batonq.client import BatchLimits as BatchLimits
     from batonq.client import Baton as Baton
     from batonq.client import Deduplication as Deduplication
+    from batonq.client import Explanation as Explanation
     from batonq.client import Exponential as Exponential
     from batonq.client import Job as Job
     from batonq.client import Message as Message
     from batonq.client import Nack as Nack
+    from batonq.client import NoRetryDelay as NoRetryDelay
     from batonq.client import Outgoing as Outgoing
     from batonq.client import Queue as Queue
+    from batonq.client import Reader as Reader
     from batonq.client import RedriveEdit as RedriveEdit
     from batonq.client import RedriveFilter as RedriveFilter
     from batonq.client import Retries as Retries
     from batonq.client import Schedule as Schedule
+    from batonq.client import ScheduleInfo as ScheduleInfo
     from batonq.client import Sent as Sent
     from batonq.client import Stats as Stats
+    from batonq.client import Subscription as Subscription
+    from batonq.client import Topic as Topic
     from batonq.client import connect as connect
     from batonq.client import telemetry as telemetry
     from batonq.client.breaker import Breaker as Breaker
@@ -61,18 +67,24 @@ _PLACES = {
     "BatchLimits": "batonq.client",
     "Baton": "batonq.client",
     "Deduplication": "batonq.client",
+    "Explanation": "batonq.client",
     "Exponential": "batonq.client",
     "Job": "batonq.client",
     "Message": "batonq.client",
     "Nack": "batonq.client",
+    "NoRetryDelay": "batonq.client",
     "Outgoing": "batonq.client",
     "Queue": "batonq.client",
+    "Reader": "batonq.client",
     "RedriveEdit": "batonq.client",
     "RedriveFilter": "batonq.client",
     "Retries": "batonq.client",
     "Schedule": "batonq.client",
+    "ScheduleInfo": "batonq.client",
     "Sent": "batonq.client",
     "Stats": "batonq.client",
+    "Subscription": "batonq.client",
+    "Topic": "batonq.client",
     "connect": "batonq.client",
     "Breaker": "batonq.client.breaker",
     "BreakerOpen": "batonq.client.breaker",

@@ -17,7 +17,7 @@ from celery.signals import before_task_publish
 from batonq.priorities import NORMAL_PRIORITY
 from batonq.priorities import PRIORITY_MAX as BATON_MAX
 
-DELAY_MAX_S = 1_209_600  # 14 days; a worker holds a later task for the rest of the time
+DELAY_MAX_S = 366 * 86_400  # a worker holds a later task for the rest of the time
 PRIORITY_MAX = 9  # Celery's default; 0 is a task without a priority
 
 

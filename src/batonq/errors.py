@@ -107,6 +107,27 @@ class QueueExists(BatonError):
     status = 409
 
 
+class TopicDoesNotExist(BatonError):
+    """The specified topic does not exist."""
+
+    code = "topic_does_not_exist"
+    status = 404
+
+
+class TopicExists(BatonError):
+    """A topic with this name already exists with different attributes."""
+
+    code = "topic_exists"
+    status = 409
+
+
+class SubscriptionExists(BatonError):
+    """The queue is already subscribed to the topic, with different settings."""
+
+    code = "subscription_exists"
+    status = 409
+
+
 class QueueDeletedRecently(BatonError):
     """You must wait 60 seconds after deleting a queue before you can create another with the same name."""
 
@@ -119,6 +140,14 @@ class PurgeInProgress(BatonError):
     """Only one purge of a queue is allowed every 60 seconds."""
 
     code = "purge_in_progress"
+    status = 409
+    retryable = True
+
+
+class QueuePaused(BatonError):
+    """Sends to the queue are paused. Retry when they are resumed."""
+
+    code = "queue_paused"
     status = 409
     retryable = True
 
@@ -187,6 +216,52 @@ class JobConflict(BatonError):
     retryable = True
 
 
+class NotRetained(BatonError):
+    """The queue does not retain its history."""
+
+    code = "not_retained"
+    status = 409
+
+
+class PositionInvalid(InvalidInput):
+    """The position does not exist in the queue's retained history."""
+
+    code = "position_invalid"
+
+
+class ReaderDoesNotExist(NotFound):
+    """The reader group does not exist."""
+
+    code = "reader_does_not_exist"
+
+
+class ReaderExists(BatonError):
+    """A reader group with this name already exists with different settings."""
+
+    code = "reader_exists"
+    status = 409
+
+
+class StaleMember(BatonError):
+    """The members of the reader group have changed, and this member's assignment is no longer valid. Join again."""
+
+    code = "stale_member"
+    status = 409
+
+
+class ScheduleNotFound(NotFound):
+    """The schedule does not exist."""
+
+    code = "schedule_not_found"
+
+
+class ScheduleExists(BatonError):
+    """The queue already has a schedule with this name and a different definition."""
+
+    code = "schedule_exists"
+    status = 409
+
+
 # --- limits: refused, not crashed on ----------------------------------------------------------
 
 
@@ -212,6 +287,19 @@ class Unavailable(BatonError):
     code = "unavailable"
     status = 503
     retryable = True
+
+
+class PayloadStoreUnavailable(Unavailable):
+    """The payload store cannot be reached. Nothing is lost; retry later."""
+
+    code = "payload_store_unavailable"
+
+
+class PayloadDamaged(BatonError):
+    """The body of the message in the payload store is missing, or is not what was sent."""
+
+    code = "payload_damaged"
+    status = 500
 
 
 class NotOwner(Unavailable):

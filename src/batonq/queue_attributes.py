@@ -22,6 +22,8 @@ PREFIX = "Baton."
 FIFO = "FifoQueue"
 RECEIVE_WAIT = "ReceiveMessageWaitTimeSeconds"
 MESSAGE_BYTES = "MaximumMessageSize"
+RETENTION = "MessageRetentionPeriod"
+MAX_RECEIVES = "Baton.MaxReceives"
 CONTENT_DEDUPLICATION = "ContentBasedDeduplication"
 DEDUPLICATION_SCOPE = "DeduplicationScope"
 PER_GROUP = "messageGroup"  # a value of DEDUPLICATION_SCOPE
@@ -29,16 +31,31 @@ DEAD_LETTER_POLICY = "RedrivePolicy"  # which dead-letter queue the queue uses
 DEAD_LETTER_SOURCES = "RedriveAllowPolicy"  # which queues may use the queue as their dead-letter queue
 ACCESS_POLICY = "Policy"
 RETRY_POLICY = "Baton.RetryPolicy"
+RETAIN = "Baton.RetainSeconds"
 SPREAD = "Baton.Spread"
 REPLICAS = "Baton.Durability"
 OWN_SHARDS = "Baton.OwnShards"
 ALARM_DEPTH = "Baton.AlarmDepth"
 OLDEST_AGE = "Baton.AgeOfOldestMessage"
+WARNINGS = "Baton.Warnings"
+OLDEST_VISIBLE_AGE = "Baton.AgeOfOldestVisibleMessage"
+PAUSED = "Baton.Paused"
+DELIVERIES_PER_SECOND = "Baton.DeliveriesPerSecond"
+ONLY_GROUP = "Baton.OnlyGroup"
+MINIMUM_PRIORITY = "Baton.MinimumPriority"
+RESTRICTIONS = (PAUSED, DELIVERIES_PER_SECOND, ONLY_GROUP, MINIMUM_PRIORITY)
+NOT_PAUSED = "none"  # a value of PAUSED
 
 DURABILITY = (1, 3, 5)
+MESSAGE_BYTES_DEFAULT = 1_048_576
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
 RETENTION_MAX_S = 1_209_600
+DELAY_MAX_S = 366 * 86_400  # of one message
+# Of queues that REST and the client create: 1 s, 2 s, 4 s … 5 minutes, each up to 20 % shorter or longer.
+RETRY_DEFAULT = '{"kind":"exponential","baseSeconds":1,"factor":2,"maxSeconds":300,"jitter":0.2}'
+RETAIN_MAX_S = 31_622_400  # 366 days
 LABEL_LENGTH_MAX = 64
+GROUP_LENGTH_MAX = 128
 MAX_RECEIVES_MAX = 1000
 KMS_REUSE_DEFAULT = "300"
 
@@ -84,6 +101,7 @@ class QueueAttribute:
     # a shard
     policy: str = ""  # field of QueuePolicy; in milliseconds if its name says so
     word: str = ""  # the policy has a boolean: whether the value is this word
+    unset: str = ""  # the value that is empty in the policy
     divided: bool = False  # a limit of the whole queue, divided among its shards
     counter: str = ""  # the counter of a read-only attribute
 
@@ -103,6 +121,8 @@ class QueueAttribute:
         """The accepted values as text."""
         if self.kind is ValueKind.INTEGER:
             return f"{self.low} to {self.high}"
+        if self.kind is ValueKind.TEXT and self.high:
+            return f"text of at most {self.high} characters"
         return ", ".join(self.choices) or self.kind.value
 
     @property
@@ -182,8 +202,11 @@ def _reading(name: str, doc: str, counter: str = "", kind: ValueKind = ValueKind
 
 _SETTABLE = (
     _duration(
-        name="MessageRetentionPeriod",
-        doc="Seconds after which a message expires if it is not deleted.",
+        name=RETENTION,
+        doc=(
+            "Seconds after which a message expires if it is not deleted. A queue that did not set it gets 14 days when "
+            "it becomes a dead-letter queue."
+        ),
         low=60,
         high=RETENTION_MAX_S,
         default="345600",
@@ -218,7 +241,7 @@ _SETTABLE = (
         setting="receive_wait",
     ),
     _number(
-        name="Baton.MaxReceives",
+        name=MAX_RECEIVES,
         doc="Maximum number of receives per message in a queue without RedrivePolicy. 0 means unlimited.",
         high=MAX_RECEIVES_MAX,
         default="0",
@@ -258,6 +281,18 @@ _SETTABLE = (
         policy="dead_letter_on_failure",
         word="failure",
     ),
+    _duration(
+        name=RETAIN,
+        doc=(
+            "Seconds for which the history of the queue is retained for reader groups and replays, whether its "
+            "messages are deleted or not. 0: not at all."
+        ),
+        high=RETAIN_MAX_S,
+        default="0",
+        field="retain_seconds",
+        setting="retain",
+        policy="retain_ms",
+    ),
     QueueAttribute(
         name=RETRY_POLICY,
         doc=(
@@ -266,15 +301,25 @@ _SETTABLE = (
         ),
         kind=_JSON,
         field="retry",
-        rest_doc="Default delay before a message becomes visible again after a nack. Unset: no delay.",
+        rest_doc=(
+            "Default delay before a message becomes visible again after a nack. Default: exponential from 1 second to "
+            "5 minutes, with a jitter of 0.2. Kind none: no delay."
+        ),
+        rest_default=RETRY_DEFAULT,
         policy="retry",
+    ),
+    _flag(
+        name="Baton.RetryExpiredLeases",
+        doc="The retry policy's delay also applies when a lease expires, not only after a nack.",
+        field="retry_expired_leases",
+        policy="retry_expired",
     ),
     _number(
         name=MESSAGE_BYTES,
         doc="Maximum size of a message in bytes, including its attributes.",
         low=1024,
-        high=1_048_576,
-        default="1048576",
+        high=MESSAGE_BYTES_DEFAULT,
+        default=str(MESSAGE_BYTES_DEFAULT),
         field="max_message_bytes",
     ),
     _flag(
@@ -286,7 +331,7 @@ _SETTABLE = (
     ),
     _duration(
         name="Baton.DeduplicationWindow",
-        doc="Seconds for which a deduplication key is remembered.",
+        doc="Seconds for which a deduplication key is remembered, unless the scope is `lives`.",
         low=1,
         high=RETENTION_MAX_S,
         default="300",
@@ -296,8 +341,8 @@ _SETTABLE = (
     _choice(
         name="Baton.DeduplicationScope",
         doc=(
-            "Whether a deduplication key is remembered for the `window` only, or also for as long as its message "
-            "`lives`."
+            "Whether a deduplication key is remembered for the `window`, or for exactly as long as its message "
+            "`lives`: until the message is deleted, expires or is dead-lettered."
         ),
         choices=("window", "lives"),
         default="window",
@@ -396,6 +441,42 @@ _SETTABLE = (
         policy="bytes_max",
         divided=True,
     ),
+    _choice(
+        name=PAUSED,
+        doc=(
+            "What is paused: `delivery` (receives get nothing, and long polls wait), `sends` (new messages are "
+            "refused, also those that are moved here), `both` or `none`."
+        ),
+        choices=(NOT_PAUSED, "delivery", "sends", "both"),
+        default=NOT_PAUSED,
+        field="paused",
+        policy="paused",
+        unset=NOT_PAUSED,
+    ),
+    _number(
+        name=DELIVERIES_PER_SECOND,
+        doc="Maximum number of messages delivered per second, evenly spaced. 0 means no limit.",
+        high=1_000_000,
+        default="0",
+        field="deliveries_per_second",
+        policy="deliveries_per_s",
+    ),
+    QueueAttribute(
+        name=ONLY_GROUP,
+        doc="If set, only messages of this message group are delivered; all others wait.",
+        kind=_TEXT,
+        high=GROUP_LENGTH_MAX,
+        field="only_group",
+        policy="only_group",
+    ),
+    _number(
+        name=MINIMUM_PRIORITY,
+        doc="Only messages of this priority or a higher one are delivered; all others wait. 0 means all.",
+        high=255,  # see priorities.py
+        default="0",
+        field="minimum_priority",
+        policy="priority_min",
+    ),
     _number(
         name=SPREAD,
         doc="Number of shards of the queue. It can be increased but not decreased.",
@@ -466,7 +547,18 @@ _READ_ONLY = (
     _reading("CreatedTimestamp", "Time when the queue was created, in seconds since 1970."),
     _reading("LastModifiedTimestamp", "Time when the queue's attributes were last changed, in seconds since 1970."),
     _reading("QueueArn", "The queue's ARN.", kind=_TEXT),
+    _reading(
+        WARNINGS,
+        "Settings of the queue that lose good messages or hide dead letters, one sentence each; empty if there are "
+        "none.",
+        kind=_TEXT,
+    ),
     _reading(OLDEST_AGE, "Age of the oldest message in seconds; 0 if the queue is empty."),
+    _reading(
+        OLDEST_VISIBLE_AGE,
+        "Age of the oldest message that can be received, in seconds: delayed messages and messages in flight do not "
+        "count. 0 if there is none.",
+    ),
     _reading(
         "Baton.DeadMessages",
         "Number of messages that have used up their receives and have no dead-letter queue.",

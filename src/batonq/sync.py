@@ -7,5 +7,7 @@ from batonq.client.blocking.baton import Baton, connect
 from batonq.client.blocking.jobs import Job
 from batonq.client.blocking.message import Message
 from batonq.client.blocking.queue import Queue
+from batonq.client.blocking.reader import Reader
+from batonq.client.blocking.topic import Topic
 
-__all__ = ["Baton", "Job", "Message", "Queue", "connect"]
+__all__ = ["Baton", "Job", "Message", "Queue", "Reader", "Topic", "connect"]

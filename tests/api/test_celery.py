@@ -170,7 +170,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         (None, NOW + timedelta(seconds=1.2), {"Baton.DelaySeconds": "2"}),
         (None, "2026-01-01T01:00:00+00:00", {"Baton.DelaySeconds": "3600"}),
         (None, "2026-01-01T01:00:00", {"Baton.DelaySeconds": "3600"}),
-        (3, NOW + timedelta(days=60), {"Baton.Priority": "170", "Baton.DelaySeconds": str(DELAY_MAX_S)}),
+        (3, NOW + timedelta(days=400), {"Baton.Priority": "170", "Baton.DelaySeconds": str(DELAY_MAX_S)}),
     ],
 )
 def test_what_a_message_says(priority: int | None, eta: Any, expected: dict[str, str]) -> None:

@@ -89,6 +89,20 @@ def test_deduplication_for_as_long_as_the_message_lives(server: TestServer, sqs:
     assert send(sqs, url, "x", DeduplicationKey=text("k"))["MessageId"] != first["MessageId"]
 
 
+def test_deduplication_while_alive_ends_when_the_message_is_completed(sqs: Any) -> None:
+    """Also within the window that such a queue would have otherwise."""
+    url = sqs.create_queue(
+        QueueName="alive", Attributes={"Baton.DeduplicationScope": "lives", "Baton.DeduplicationWindow": "3600"}
+    )["QueueUrl"]
+    for _ in range(3):
+        first = send(sqs, url, "x", DeduplicationKey=text("k"))
+        assert send(sqs, url, "x", DeduplicationKey=text("k"))["MessageId"] == first["MessageId"]
+        [message] = receive(sqs, url)
+        assert send(sqs, url, "x", DeduplicationKey=text("k"))["MessageId"] == first["MessageId"], "it is in progress"
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert counts(sqs, url) == (0, 0, 0)
+
+
 def test_a_key_stands_in_for_the_id_of_a_fifo_queue(sqs: Any) -> None:
     url = sqs.create_queue(QueueName="plain.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     key = {"Baton.DeduplicationKey": text("k")}
@@ -133,7 +147,7 @@ def test_a_delay_of_days(server: TestServer, sqs: Any, queue: str) -> None:
         ("TimeToLive", "1209601"),
         ("MaxReceives", "0"),
         ("MaxReceives", "256"),
-        ("DelaySeconds", "1209601"),
+        ("DelaySeconds", "31622401"),
     ],
 )
 def test_values_that_are_refused(sqs: Any, queue: str, name: str, value: str) -> None:
@@ -143,15 +157,21 @@ def test_values_that_are_refused(sqs: Any, queue: str, name: str, value: str) ->
         send(sqs, queue, "x", **{name: {"DataType": "Number", "StringValue": value}})
 
 
-def test_names_and_keys_that_are_refused(sqs: Any, queue: str, fifo: str) -> None:
+def test_names_and_keys_that_are_refused(sqs: Any, queue: str) -> None:
     with refused("InvalidParameterValue", None):
         send(sqs, queue, "x", Priorty=number(1))
     with refused("InvalidParameterValue", None):
         send(sqs, queue, "x", DeduplicationKey=text("with space"))
-    with refused("InvalidParameterValue", None):
-        sqs.send_message(
-            QueueUrl=fifo, MessageBody="x", MessageGroupId="g", MessageAttributes={"Baton.DelaySeconds": number(5)}
-        )
+
+
+def test_a_fifo_message_can_have_a_delay_of_its_own(server: TestServer, sqs: Any, fifo: str) -> None:
+    """SQS has no such delay. The message holds up its group, so that the order stays that of the sends."""
+    late = {"Baton.DelaySeconds": number(5)}
+    sqs.send_message(QueueUrl=fifo, MessageBody="1", MessageGroupId="g", MessageAttributes=late)
+    sqs.send_message(QueueUrl=fifo, MessageBody="2", MessageGroupId="g")
+    assert receive(sqs, fifo) == []
+    server.advance(6)
+    assert [message["Body"] for message in receive(sqs, fifo)] == ["1", "2"]
 
 
 # --- queue attributes -------------------------------------------------------------------------
@@ -181,7 +201,7 @@ def test_our_attributes_are_shown_only_when_they_are_asked_for(sqs: Any, queue: 
     assert names("All", "Baton.SLASeconds") - names("All") == {"Baton.SLASeconds"}
     everything = names("Baton.All")
     assert all(name.startswith("Baton.") for name in everything)
-    unset = {"Baton.AlarmSeverity", "Baton.RetryPolicy", "Baton.Durability"}
+    unset = {"Baton.AlarmSeverity", "Baton.RetryPolicy", "Baton.Durability", "Baton.OnlyGroup"}
     assert everything == {name for name, row in ATTRIBUTES.items() if row.own} - unset
     with refused("InvalidAttributeValue"):
         sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Baton.StrictReceipts": "maybe"})

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from batonq.api.sqs import permissions
 from batonq.api.sqs.permissions import statement
+from batonq.attribute_formats import permissions
 from batonq.attribute_formats.access_policy import check_policy, labels, with_statement, without_statement
 from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit

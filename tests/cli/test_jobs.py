@@ -37,6 +37,24 @@ def test_a_dry_run_moves_nothing_and_shows_examples(shell: Shell, dead: str) -> 
     assert count(shell, dead) == 6
 
 
+def test_a_replay_sends_deleted_messages_again(shell: Shell) -> None:
+    shell.good("queue", "create", "kept", "--retain", "1h")
+    shell.good("queue", "create", "kept-again")
+    shell.good("send", "kept", "--lines", "-", stdin=b"".join(b'{"card": %d}\n' % number for number in range(6)))
+    for message in shell.json("receive", "kept", "--max", "6")["messages"]:
+        shell.good("ack", "kept", message["receiptHandle"])
+    said = shell.good("replay", "kept", "--to", "kept-again", "--dry-run", "--body-contains", '"card": 5')
+    assert "replay (dry run)\n" in said and "would be sent again  1\n" in said
+    assert shell.json("replay", "kept", "--dry-run", "--older-than", "1h")["matched"] == 0
+    assert shell.json("replay", "kept", "--dry-run", "--until", "2020-01-31T09:00:00Z")["matched"] == 0
+    done = shell("replay", "kept", "--to", "kept-again", "--rate", "1000", "--max", "4", terminal=True)
+    assert done.code == 0 and "COMPLETED" in done.out and "sent again  4" in done.out
+    assert (count(shell, "kept"), count(shell, "kept-again")) == (0, 4)
+    assert "is not a time such as" in shell("replay", "kept", "--from", "yesterday").err
+    refused = shell("replay", "kept-again")
+    assert refused.code == 1 and "does not retain its history" in refused.err and "--retain" in refused.err
+
+
 def test_a_redrive_is_watched_to_its_end(shell: Shell, dead: str) -> None:
     source = dead.removesuffix("-dead")
     done = shell("redrive", dead, "--error-class", "Timeout", "--rate", "1000", terminal=True)
@@ -111,3 +129,16 @@ def test_a_redrive_that_is_paused_while_it_is_watched_is_not_done(
 def test_bad_input(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:
     done = shell(*words)
     assert done.code == code and said in done.err, done
+
+
+def test_mistakes_of_a_replay_are_told_in_words_of_the_command_line(shell: Shell) -> None:
+    shell.good("queue", "create", "kept", "--retain", "1h")
+    assert "--rate must be an integer, 1 or more. --rate: Rate in messages per second; default 100." in (
+        shell("replay", "kept", "--rate", "0").err
+    )
+    assert "SHARD:NUMBER" in shell("replay", "kept", "--from-position", "abc").err
+    assert "--message must be text of 36 or more" in shell("replay", "kept", "--message", "x").err
+    times = ("--from", "2026-11-18T00:00:00Z", "--until", "2026-11-17T00:00:00Z")
+    assert "--until is not after --from" in shell("replay", "kept", *times).err
+    wrong = shell("jobs", "show", "nope")
+    assert wrong.code == 3 and "Job 'nope': The job does not exist. `baton jobs list --all` lists jobs." in wrong.err

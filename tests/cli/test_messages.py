@@ -139,7 +139,8 @@ def test_a_refused_message_of_many_is_named(shell: Shell) -> None:
         (("--file", "/no/such/file"), 2, "/no/such/file cannot be read: No such file or directory."),
         (("--lines", "/no/such/file"), 2, "/no/such/file cannot be read"),
         (("--json-lines", "-"), 1, "Line 1 of standard input is not a JSON object with a body, such as {"),
-        (("x", "--delay", "30d"), 1, "delaySeconds"),
+        (("x", "--delay", "367d"), 1, "--delay must be"),
+        (("x", "--deliver-at", "tomorrow"), 2, "is not a time such as"),
     ],
 )
 def test_bad_input_of_send(shell: Shell, words: tuple[str, ...], code: int, said: str) -> None:

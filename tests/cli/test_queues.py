@@ -19,6 +19,28 @@ def test_create_shows_the_queue_and_makes_its_dead_letter_queue(shell: Shell) ->
     assert shell.json("queue", "show", "made-dead")["queue"]["retentionSeconds"] == 14 * 86_400
 
 
+def test_one_or_two_receives_get_a_warning_beside_the_result(shell: Shell) -> None:
+    made = shell("queue", "create", "few", "--dead-letter-queue", "few-dead", "--max-receives", "1")
+    assert made.code == 0 and "is created" in made.out
+    assert made.err.startswith("warning: Queue few dead-letters a message after 1 receive, so one restart")
+    assert "after 2 receives" in shell("queue", "set", "few", "--max-receives", "2").err
+    assert shell.json("queue", "show", "few")["queue"]["warnings"]
+    assert shell("queue", "set", "few", "--max-receives", "3").err == ""
+
+
+def test_counters_show_where_every_message_went(shell: Shell) -> None:
+    shell.good("queue", "create", "counted")
+    shell.good("send", "counted", "one")
+    shell.good("send", "counted", "two")
+    shell.good("queue", "purge", "counted", "--yes")
+    shell.good("send", "counted", "three")
+    found = shell.json("queue", "counters", "counted")
+    assert (found["counters"]["sent"], found["counters"]["deleted"], found["counters"]["present"]) == (3, 2, 1)
+    head, *rows = shell.good("queue", "counters", "counted").splitlines()
+    assert " ".join(head.split()) == "SHARD POSITION SENT ARRIVED DELETED EXPIRED MOVED PRESENT DELIVERED"
+    assert rows[0].split()[2:] == ["3", "0", "2", "0", "0", "1", "0"]
+
+
 def test_every_setting_has_a_flag_with_units(shell: Shell) -> None:
     queue = shell.json(
         *("queue", "create", "flags.fifo", "--visibility", "2m", "--retention", "1d", "--max-message-bytes", "64KiB"),
@@ -41,7 +63,9 @@ def test_set_changes_only_what_is_named(shell: Shell) -> None:
     said = shell.good("queue", "set", "changed", "--retry", "1s,10s,1m", "--tag", "b=2")
     assert said == "retry  schedule: 1s, 10s, 1m\ntags  a=1, b=2\n"
     queue = shell.json("queue", "set", "changed", "--unset", "sla", "--unset", "retry")
-    assert queue["slaSeconds"] == 0 and "retry" not in queue and queue["defaultVisibilityTimeoutSeconds"] == 90
+    assert queue["slaSeconds"] == 0 and queue["defaultVisibilityTimeoutSeconds"] == 90
+    assert (queue["retry"]["kind"], queue["retry"]["maxSeconds"]) == ("exponential", 300)
+    assert "retry" not in shell.json("queue", "set", "changed", "--retry", "none")
     assert queue["tags"] == {"a": "1", "b": "2"}
 
 
@@ -53,7 +77,7 @@ def test_set_changes_only_what_is_named(shell: Shell) -> None:
         (("set", "changed", "--unset", "sla", "--sla", "1m"), "sla is both set and unset."),
         (("set", "changed", "--visibility", "soon"), "'soon' is not a duration such as 250ms, 30s"),
         (("set", "changed", "--retry", "often"), "'often' is not a retry policy such as exponential:"),
-        (("set", "changed", "--spread", "many"), "invalid int value: 'many'"),
+        (("set", "changed", "--spread", "many"), "'many' is not a whole number"),
         (("set", "changed", "--dead-letter-on", "never"), "'never' must be one of receive, failure"),
         (("set", "changed", "--strict-receipts", "maybe"), "'maybe' must be true or false"),
         (("create", "changed", "--tag", "team"), "--tag 'team' must look like team=payments."),

@@ -118,6 +118,33 @@ def test_definitions_travel_in_a_file(shell: Shell, tmp_path: Path) -> None:
     assert shell.json("queue", "show", "new")["queue"]["defaultVisibilityTimeoutSeconds"] == 50
 
 
+def test_definitions_have_topics_and_reader_groups(shell: Shell, tmp_path: Path) -> None:
+    shell.good("queue", "create", "copied", "--retain", "1h")
+    shell.good("reader", "create", "copied", "audit")
+    shell.good("topic", "create", "copies")
+    shell.good("topic", "subscribe", "copies", "copied")
+    file = tmp_path / "definitions.json"
+    done = shell("export", str(file))
+    assert done.code == 0 and " and 1 topic were written to" in done.err and "1 reader group" in done.err
+    shell.good("topic", "delete", "copies", "--yes")
+    shell.good("reader", "delete", "copied", "audit", "--yes")
+    expected = ["reader group audit@copied", "topic copies", "subscription copied@copies"]
+    said = shell.good("import", str(file), "--dry-run")
+    assert [line for line in said.splitlines() if line.endswith("  would be created")] == [
+        f"{name}  would be created" for name in expected
+    ]
+    assert shell("topic", "show", "copies").code == 3
+    said = shell.good("import", str(file))
+    assert [line for line in said.splitlines() if line.endswith("  created")] == [
+        f"{name}  created" for name in expected
+    ]
+    definitions = json.loads(file.read_text())
+    definitions["topics"][0]["subscriptions"][0]["filterPolicy"] = {"a": ["b"]}
+    file.write_text(json.dumps(definitions))
+    assert "subscription copied@copies  changed: filterPolicy\n" in shell.good("import", str(file))
+    assert shell.json("topic", "show", "copies")["subscriptions"][0]["filterPolicy"] == {"a": ["b"]}
+
+
 def test_bad_definitions(shell: Shell, tmp_path: Path) -> None:
     file = tmp_path / "bad.json"
     done = shell("import", str(file))

@@ -35,7 +35,7 @@ class Blocking:
         found = getattr(self.inner, name)
         if not inspect.ismethod(found):
             return _wrapped(found)
-        if name in ("queue", "now"):
+        if name in ("queue", "topic", "now", "reader", "rewind"):
             return lambda *args, **named: _wrapped(found(*args, **named))
         if inspect.isgeneratorfunction(found.__func__):
             return lambda *args, **named: _iterate(found(*args, **named))
@@ -64,8 +64,9 @@ async def _iterate(items: Iterator[Any]) -> AsyncIterator[Any]:
 def _wrapped(value: Any) -> Any:
     if isinstance(value, list):
         return [_wrapped(item) for item in value]
-    ours = (sync.Baton, sync.Queue, sync.Message, sync.Job)
-    return Blocking(value) if isinstance(value, ours) or type(value).__name__ == "Clock" else value
+    ours = (sync.Baton, sync.Queue, sync.Message, sync.Job, sync.Reader, sync.Topic)
+    parts = ("Clock", "AllSchedules", "QueueSchedules")
+    return Blocking(value) if isinstance(value, ours) or type(value).__name__ in parts else value
 
 
 def connected(form: str, url: str, **options: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -24,7 +25,13 @@ WRONG: dict[str, Callable[[Baton], Any]] = {
     "dedup_key must be text": lambda baton: baton.queue("q").send("x", dedup_key="k" * 200),
     "max_receives must be": lambda baton: baton.queue("q").send("x", max_receives=0),
     "needs a group": lambda baton: baton.queue("q.fifo").send("x"),
-    "Set the queue's delay instead": lambda baton: baton.queue("q.fifo").send("x", group="g", delay=5),
+    "deliver_at or delay, not both": lambda baton: baton.queue("q").send(
+        "x", deliver_at=datetime(2027, 1, 1, tzinfo=UTC), delay=5
+    ),
+    "deliver_at must be a time with a time zone": lambda baton: baton.queue("q").send(
+        "x",
+        deliver_at=datetime(2027, 1, 1),  # noqa: DTZ001
+    ),
     "max_messages must be": lambda baton: baton.queue("q").receive(0),
     "wait must be": lambda baton: baton.queue("q").receive(wait=21),
     "attempt_id can be used only": lambda baton: baton.queue("q").receive(attempt_id="a", wait=0),

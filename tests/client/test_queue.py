@@ -9,11 +9,22 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from batonq.client import Deduplication, Exponential, Nack, Outgoing, RedriveEdit, RedriveFilter, Schedule, Sent
+from batonq.client import (
+    Deduplication,
+    Exponential,
+    Nack,
+    NoRetryDelay,
+    Outgoing,
+    RedriveEdit,
+    RedriveFilter,
+    Schedule,
+    Sent,
+)
 from batonq.errors import (
     DeduplicationConflict,
     InvalidInput,
@@ -81,6 +92,10 @@ def test_a_message_goes_through_its_life(place: Place) -> None:
             await message.ack()
             stats = await queue.stats()
             assert (stats.depth, stats.sent, stats.received, stats.deleted) == (0, 1, 1, 1)
+            counted = await queue.counters()
+            assert (counted.counters.sent, counted.counters.delivered, counted.counters.deleted) == (1, 1, 1)
+            assert counted.positions == [shard.position for shard in counted.shards]
+            assert (counted.counters.present, counted.counters.unaccounted) == (0, 0)
             with pytest.raises(MessageGone):
                 await message.ack()
 
@@ -186,7 +201,7 @@ def test_a_message_that_was_not_tried_is_as_it_was(place: Place) -> None:
 def test_receipts_of_many(place: Place) -> None:
     async def body() -> None:
         async with place.open() as baton:
-            queue = await baton.create_queue("receipts", visibility=30)
+            queue = await baton.create_queue("receipts", visibility=30, retry=NoRetryDelay())
             await queue.send_many(range(6))
             held = await queue.receive(wait=0)
             receipts = [message.receipt for message in held]
@@ -296,6 +311,36 @@ def test_redrive_of_chosen_messages(place: Place) -> None:
             assert (await queue.stats()).visible == 3
             again = await dead.redrive(dry_run=True, filter=RedriveFilter(message_ids=ids[:4]))
             assert (again.matched, again.not_found) == (3, 1)
+
+    run(body())
+
+
+def test_replay(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            queue = await baton.create_queue("kept", retain=3600)
+            again = await baton.create_queue("again")
+            for number in range(6):
+                await queue.send({"n": number})
+            cut = await queue.counters()
+            while messages := await queue.receive(max_messages=10, wait=0):
+                for message in messages:
+                    await message.ack()
+            tried = await queue.replay("again", dry_run=True, filter=RedriveFilter(body_contains="3"))
+            assert (tried.kind, tried.dry_run, tried.matched) == ("replay", True, 1)
+            until = datetime.fromtimestamp(cut.at_ms / 1000 + 3600, UTC)
+            job = await queue.replay("again", rate=10_000, until_positions=cut.positions, since=1.0, until=until)
+            for _ in range(3):
+                await place.advance(baton, 1)
+            await job.wait()
+            assert (job.state, job.moved, job.target_queue) == ("COMPLETED", 6, "again")
+            shown = await again.peek(limit=10)
+            assert [peeked.body["n"] for peeked in shown] == [*range(6)]
+            assert all(peeked.replay_of for peeked in shown)
+            with pytest.raises(TypeError, match="time zone"):
+                await queue.replay(since=datetime(2026, 1, 1))  # noqa: DTZ001
+            with pytest.raises(TypeError, match="not a replay setting"):
+                await queue.replay(edit={})
 
     run(body())
 

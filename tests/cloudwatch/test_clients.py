@@ -129,23 +129,45 @@ def test_counts_come_from_the_time_series(development: Place) -> None:
     sqs, watch = development.client("sqs"), development.client("cloudwatch")
     url = sqs.create_queue(QueueName="counted")["QueueUrl"]
     time.sleep(6)  # the series counts from the first sample on
-    for number in range(7):
-        sqs.send_message(QueueUrl=url, MessageBody=str(number))
+    assert "Messages" not in sqs.receive_message(QueueUrl=url)
+    for size in range(100, 800, 100):
+        sqs.send_message(QueueUrl=url, MessageBody="x" * size)
     for message in sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=3)["Messages"]:
         sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
     found: dict[str, float] = {}
     ends = time.monotonic() + 120
     while not (found and all(found.values())) and time.monotonic() < ends:
         time.sleep(1)
+        names = ("NumberOfMessagesSent", "NumberOfMessagesReceived", "NumberOfMessagesDeleted")
         queries = [
-            {**query(f"NumberOfMessages{name}", "counted"), "Id": name.lower()}
-            for name in ("Sent", "Received", "Deleted")
+            {**query(name, "counted"), "Id": name[0].lower() + name[1:]}
+            for name in (*names, "NumberOfEmptyReceives", "SentMessageSize")
         ]
         for one in queries:
             one["MetricStat"]["Stat"] = "Sum"
         results = watch.get_metric_data(MetricDataQueries=queries, **window())["MetricDataResults"]
         found = {one["Id"]: sum(one["Values"]) for one in results}
-    assert found.keys() == {"sent", "received", "deleted"} and all(found.values())
+    assert len(found) == 5 and all(found.values())
+    sizes: list[dict[str, Any]] = []
+    while time.monotonic() < ends:  # the last messages may be in a later sample
+        sizes = watch.get_metric_statistics(
+            Namespace="AWS/SQS",
+            MetricName="SentMessageSize",
+            Dimensions=[{"Name": "QueueName", "Value": "counted"}],
+            Period=3600,
+            Statistics=["SampleCount", "Sum", "Average", "Minimum", "Maximum"],
+            **window(),
+        )["Datapoints"]
+        if sum(point["SampleCount"] for point in sizes) >= 7:
+            break
+        time.sleep(1)
+    assert sum(point["SampleCount"] for point in sizes) == pytest.approx(7, abs=1), "computed from rates"
+    for point in sizes:
+        assert point["Unit"] == "Bytes", point
+        assert 100 <= point["Minimum"] <= point["Average"] <= point["Maximum"] <= 700
+        assert point["Sum"] == pytest.approx(point["Average"] * point["SampleCount"])
+    listed = watch.list_metrics(Dimensions=[{"Name": "QueueName", "Value": "counted"}])["Metrics"]
+    assert {"NumberOfEmptyReceives", "SentMessageSize"} <= {metric["MetricName"] for metric in listed}
     sqs.close()
     watch.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,9 @@ ACCOUNT = "000000000000"
 
 
 class Written:
-    """Ten minutes of steps of 5 s: the depth rises by one per step, and 2 messages per second are sent."""
+    """Ten minutes of steps of 5 s: the depth rises by one per step, and 2 messages per second are sent, of 10 bytes and
+    of 30 bytes in turns. Nothing is sent in the first half minute. There is one empty receive per step.
+    """
 
     def __init__(self, *queues: str) -> None:
         self.names = sorted(queues)
@@ -43,7 +45,13 @@ class Written:
         if queue not in self.queues(account):
             return []
         depths: list[float | None] = [None, *map(float, range(1, 120))]
-        return [Steps((NOW_S - 600) * 1000, 5000, {"visible": depths, "sent": [2.0] * 120})]
+        values: dict[str, Sequence[float | None]] = {
+            "visible": depths,
+            "sent": [0.0] * 6 + [2.0] * 114,
+            "sentBytes": [0.0] * 6 + [20.0, 60.0] * 57,
+            "emptyReceives": [0.2] * 120,
+        }
+        return [Steps((NOW_S - 600) * 1000, 5000, values)]
 
     async def now(self, account: str, queue: str) -> Mapping[str, float]:
         return {"visible": 500.0} if queue in self.queues(account) else {}
@@ -89,6 +97,10 @@ def test_rates_become_numbers_of_messages() -> None:
     asked = data(query("NumberOfMessagesSent", "Sum"), ScanBy="TimestampAscending", end=NOW_S // 60 * 60)
     (result,) = run("GetMetricData", asked)["MetricDataResults"]
     assert result["Values"] == [120.0] * 5  # 2 per second
+    (empty,) = run("GetMetricData", data(query("NumberOfEmptyReceives", "Sum"), end=NOW_S // 60 * 60))[
+        "MetricDataResults"
+    ]
+    assert empty["Values"] == [12.0] * 5
     (counted,) = run("GetMetricData", data(query("NumberOfMessagesSent", "SampleCount"), end=NOW_S // 60 * 60))[
         "MetricDataResults"
     ]
@@ -197,6 +209,19 @@ def test_statistics_of_each_period() -> None:
     assert first["Average"] == first["Sum"] / 12
 
 
+def test_the_size_of_sent_messages_counts_each_message() -> None:
+    asked = statistics(MetricName="SentMessageSize", Statistics=["SampleCount", "Sum", "Average", "Minimum", "Maximum"])
+    first, *_ = points = run("GetMetricStatistics", asked)["Datapoints"]
+    assert first["Unit"] == "Bytes"
+    assert (first["SampleCount"], first["Sum"], first["Average"]) == (120, 2400, 20)
+    assert (first["Minimum"], first["Maximum"]) == (10, 30), "averages of the steps"
+    asked = statistics(MetricName="SentMessageSize", ExtendedStatistics=["p0", "p49", "p51", "p100"])
+    assert [*run("GetMetricStatistics", asked)["Datapoints"][0]["ExtendedStatistics"].values()] == [10, 10, 30, 30]
+    idle = statistics(MetricName="SentMessageSize", Statistics=["Average"], StartTime=NOW_S - 600, EndTime=NOW_S - 570)
+    assert run("GetMetricStatistics", idle | {"Period": 10})["Datapoints"] == [], "nothing was sent"
+    assert len(points) == 4
+
+
 def test_percentiles() -> None:
     answer = run("GetMetricStatistics", statistics(ExtendedStatistics=["p0", "p50", "p99.9"]))
     found = answer["Datapoints"][0]["ExtendedStatistics"]
@@ -278,7 +303,7 @@ def test_every_sample_is_in_its_bucket(
 
 
 def test_percentiles_of_a_bucket() -> None:
-    bucket = Bucket(0, [float(value) for value in range(1, 101)])
+    bucket = Bucket(0, [float(value) for value in range(1, 101)], [1.0] * 100)
     assert [bucket.statistic(name) for name in ("p0", "p50", "p95", "p100")] == [1.0, 51.0, 96.0, 100.0]
 
 

@@ -110,6 +110,8 @@ def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> No
             InvalidInput, match=r"role or an expiry yet.*log format 5.*c \(up to 3\). Upgrade them first"
         ):
             await broker.create_key(account=ACCOUNT, name="reader", role="read", lasts_ms=0)
+        with pytest.raises(InvalidInput, match=r"limited to some messages yet.*log format 6.*c \(up to 3\). Upgrade"):
+            await nodes["a"].broker.set_attributes(plain, {"Baton.Paused": "delivery"})
         with pytest.raises(InvalidInput, match=r"by a job yet.*log format 5.*c \(up to 3\). Upgrade them first"):
             await broker.start_job(plain, Redrive(deletes=True, filter={"bodyContains": "x"}))
         plain_key = await broker.create_key(account=ACCOUNT, name="", role="write", lasts_ms=0)

@@ -13,6 +13,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from math import floor
 from typing import Protocol
 
 from batonq.core.commands import Accepted, Claim, Job, Lease
@@ -33,12 +35,14 @@ from batonq.errors import (
     NotOwner,
     OverLimit,
     QueueDoesNotExist,
+    QueuePaused,
     VisibilityTooLong,
 )
 from tests.support import ask
 
 FOREVER_MS = (1 << 64) - 1
 MINUTE_S = 60
+PACE_AHEAD_MS = 100  # how far deliveries may run ahead of a queue's cap
 TWELVE_HOURS_MS = 12 * 3_600_000
 ATTEMPT_MS = 5 * 60_000
 REQUEST_MS = 2 * 60_000
@@ -166,6 +170,8 @@ class Totals:
     dead_lettered: int = 0
     arrived: int = 0
     late_deletes: int = 0
+    moved: int = 0
+    expired_moved: int = 0
 
 
 @dataclass
@@ -175,6 +181,25 @@ class Queue:
     dedup: dict[tuple[str, str], Dedup] = field(default_factory=dict)
     attempts: dict[str, tuple[int, list[Message]]] = field(default_factory=dict)  # id → expiry, messages
     totals: Totals = field(default_factory=Totals)
+    next_ms: Fraction | None = None  # when its cap allows the next delivery, but for how far they may run ahead
+
+    def lets_through(self, message: Message) -> bool:
+        """Whether the queue may deliver the message at all, as long as it is set so."""
+        policy = self.policy
+        return message.priority >= policy.priority_min and policy.only_group in ("", message.group)
+
+    def allowed(self, now: int) -> int | None:
+        """How many deliveries the queue's cap allows now; None: it has none."""
+        rate = self.policy.deliveries_per_s
+        if not rate:
+            return None
+        if self.next_ms is None:
+            self.next_ms = Fraction(now + PACE_AHEAD_MS)
+        return max(0, floor((now + PACE_AHEAD_MS - max(self.next_ms, Fraction(now))) * rate / 1000) + 1)
+
+    def delivered(self, count: int, now: int) -> None:
+        if self.next_ms is not None:
+            self.next_ms = max(self.next_ms, Fraction(now)) + Fraction(1000 * count, self.policy.deliveries_per_s)
 
 
 @dataclass
@@ -250,7 +275,8 @@ class Model:
         """From the front of a FIFO group, all that can be handed out now."""
         front = []
         for message in self.group(number, group):
-            if message.state is not State.VISIBLE or self.exhausted(message):
+            held_back = not self.queues[number].lets_through(message)
+            if message.state is not State.VISIBLE or self.exhausted(message) or held_back:
                 break
             front.append(message)
         return front
@@ -265,7 +291,9 @@ class Model:
                 message.state = State.VISIBLE
         leases = [message for message in self.messages if message.state is State.IN_FLIGHT and message.until_ms <= now]
         for message in sorted(leases, key=lambda message: (message.until_ms, message.sequence)):
-            self.give_back(message, now, now, Reason.EXPIRED)
+            policy = self.queues[message.queue].policy
+            delay_ms = self._retry_delay(policy, message) if policy.retry_expired else 0
+            self.give_back(message, now, now + delay_ms, Reason.EXPIRED)
         self._expire_all(now)
         refused = [message for message in self.messages if message.state is State.DELAYED and message.refused_for]
         for message in sorted(refused, key=lambda message: (message.until_ms, message.sequence)):
@@ -470,6 +498,10 @@ class Model:
             else:
                 assert reply == Accepted(known.sequence, message_id(self.number, known.sequence), True)
             return
+        if policy.paused in ("sends", "both"):
+            no_key = isinstance(reply, OverLimit) and send.dedup_id and self._keys_are_full(now)
+            assert isinstance(reply, QueuePaused) or no_key
+            return
         if policy.messages_max and len(self.of(policy.queue)) >= policy.messages_max:
             assert isinstance(reply, OverLimit)
             return
@@ -498,7 +530,7 @@ class Model:
         self.messages.append(message)
         queue.totals.sent += 1
         if send.dedup_id:
-            window_end_s = -(-(now + policy.dedup_window_ms) // 1000)
+            window_end_s = now // 1000 if policy.dedup_lives else -(-(now + policy.dedup_window_ms) // 1000)
             queue.dedup[key] = Dedup(sequence, window_end_s, message if policy.dedup_lives else None, send.body)
             self.keys.append(queue.dedup[key])
 
@@ -525,6 +557,15 @@ class Model:
                 message.until_ms = deadline
                 self._check_lease(message, lease)
             return
+        if policy.paused in ("delivery", "both"):
+            assert leases == [], "a paused queue delivers"
+            return
+        allowed = queue.allowed(now)
+        if allowed is not None:
+            wanted = min(wanted, allowed)
+            if not wanted:
+                assert leases == [], "a queue delivers above its cap"
+                return
         room = policy.in_flight_max - len(self.of(number, State.IN_FLIGHT))
         if room <= 0:
             assert leases == [] if policy.fifo else isinstance(leases, OverLimit)
@@ -537,6 +578,7 @@ class Model:
         stopped = found == self.limits.given_up_max  # there may have been more, and others behind them
         given_up = self._give_up(queue, now, len(leases) < wanted and not stopped)
         taken = [self.find(number, lease.sequence) for lease in leases]
+        queue.delivered(len(taken), now)
         if policy.fifo:
             # A group counts by its first message, and may have had another one when it was compared.
             by_priority = not policy.ageing_ms and not given_up
@@ -579,6 +621,8 @@ class Model:
         if policy.fifo:  # only the first of a group can be found
             spent = [message for message in spent if self.group(number, message.group)[0] is message]
         found = [m for m in spent if self.sight.state(number, m.sequence) is not State.VISIBLE]
+        assert all(map(queue.lets_through, found)), "a message that may not be delivered is looked at"
+        spent = [message for message in spent if queue.lets_through(message)]
         assert all(self.sight.state(number, message.sequence) is not State.IN_FLIGHT for message in found)
         if all_looked_at:
             assert found == spent, "there was room for more, so all were looked at"
@@ -600,7 +644,8 @@ class Model:
 
     def _check_standard(self, number: int, taken: list[Message], wanted: int, given_up: bool) -> None:
         ageing_ms = self.queues[number].policy.ageing_ms
-        ready = [message for message in self.of(number, State.VISIBLE) if not self.exhausted(message)]
+        through = self.queues[number].lets_through
+        ready = [m for m in self.of(number, State.VISIBLE) if not self.exhausted(m) and through(m)]
         # One that was given up counted for its lane while it was there, however old it was.
         plain = not given_up and not any(m.group or self.exhausted(m) for m in self.of(number, State.VISIBLE))
         for message in taken:
@@ -822,6 +867,8 @@ class Model:
         if queue.policy.fifo != source.queues[message.queue].policy.fifo:
             return Reason.REFUSED_TYPE
         home = source is self and message.owed.queue == message.queue  # it takes the room that it leaves
+        if queue.policy.paused in ("sends", "both") and not home:
+            return Reason.REFUSED_PAUSED
         full = queue.policy.messages_max and len(self.of(message.owed.queue)) >= queue.policy.messages_max
         if full and not home:
             return Reason.REFUSED_FULL
@@ -903,6 +950,8 @@ class Model:
             else:
                 queue.totals.dead_lettered += 1
                 queue.totals.expired_messages += reason is Reason.EXPIRY_DEAD_LETTER
+                queue.totals.expired_moved += reason is Reason.EXPIRY_DEAD_LETTER
+            queue.totals.moved += 1
             self._remove(message)
             if queue.closed and not self.of(message.queue):
                 del self.queues[message.queue]
@@ -918,7 +967,7 @@ class Model:
             message.refusals += 1
         message.was_dead = False
         for job in jobs if reason is Reason.REDRIVE else ():
-            if verdict is Reason.REFUSED_FULL:
+            if verdict in (Reason.REFUSED_FULL, Reason.REFUSED_PAUSED):
                 job.refused[message.sequence] = message.leases
             else:
                 job.state = "FAILED"
@@ -974,6 +1023,8 @@ class Model:
             if to[0] == self.number and to[1] != number:
                 full = target and target.policy.messages_max and len(self.of(to[1])) >= target.policy.messages_max
                 expected: type[BatonError] | None = OverLimit if full else None
+                if target and target.policy.paused in ("sends", "both"):
+                    expected = QueuePaused
                 if target is None or target.closed or target.policy.fifo != queue.policy.fifo:
                     expected = InvalidInput
                 assert type(reply) is (expected or type(None))
@@ -992,6 +1043,8 @@ class Model:
     def set_policy(self, policy: QueuePolicy) -> None:
         if policy.queue in self.queues:
             self.queues[policy.queue].policy = policy
+            if not policy.deliveries_per_s:
+                self.queues[policy.queue].next_ms = None
         else:
             self.queues[policy.queue] = Queue(policy)
 
@@ -1022,6 +1075,8 @@ class Model:
                 message.look_s = message.expires_s
         for job in self.jobs.values():
             job.allowance += 1
+        for queue in self.queues.values():
+            queue.next_ms = None  # a new owner does not know what was delivered last
 
     # --- jobs --------------------------------------------------------------------------------------
 

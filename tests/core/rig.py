@@ -198,6 +198,7 @@ class Rig:
         view = self.view(entry.slot)
         payload = self.payload(view)
         lineage = merge_lineage(Lineage.decode(payload.lineage), self.shard.owed_lineage(entry.slot))
+        departing = self.shard.departing(entry.slot)
         queue = self.shard.queues[columns.queue[entry.slot]]
         redriven = entry.reason == Reason.REDRIVE
         return Arrival(
@@ -210,8 +211,8 @@ class Rig:
             receive_count=view.receive_count,
             payload=encode_payload(with_lineage(payload, lineage)),
             group=payload.group,
-            fifo=queue.fifo,
-            origin=0 if redriven else queue.number | self.number << 32,
+            fifo=departing.fifo,
+            origin=0 if redriven else departing.origin,
             redriven=self.shard.redriver(queue.number) if redriven else self.shard.messages.redriven.get(entry.slot, 0),
             maximum=self.shard.messages.maxima.get(entry.slot, 0) or self.shard.messages.kept_maxima.get(entry.slot, 0),
         )

@@ -34,7 +34,7 @@ MISSING = 99
 QUEUES = (STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE)
 FIFO_QUEUES = (FIFO, FIFO_DEAD)
 HOUR_MS = 3_600_000
-HISTORIES = 2000 if FULL else 50
+HISTORIES = 1200 if FULL else 50
 
 times = st.sampled_from((0, 0, 0, 0, 1, 900, 1_000, 1_000, 2_000, 5_000, 30_000, 30_000, 61_000, 300_000))
 queues = st.sampled_from((STANDARD, FIFO, STANDARD, FIFO, STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE))
@@ -56,6 +56,12 @@ POLICY_CHOICES: dict[str, tuple[Any, ...]] = {
     "in_flight_max": (120_000, 120_000, 120_000, 120_000, 3),
     "messages_max": (0, 0, 0, 0, 0, 4),
     "retry": ("", '{"kind":"schedule","delaysSeconds":[1,5]}'),
+    "paused": (*[""] * 9, "delivery", "sends", "both"),
+    "deliveries_per_s": (0, 0, 0, 0, 0, 2),
+    "only_group": (*[""] * 7, "a"),
+    "priority_min": (*[0] * 7, 2),
+    "retry_expired": (False, True),
+    "retain_ms": (0, 0, 3_000, 60_000),
 }
 
 # What limits are when they are tiny, in half of the histories about a third of them. The steps of timers have their
@@ -240,6 +246,7 @@ class Machine(RuleBasedStateMachine):
             fresh = rig.replayed()
             fresh.validate()
             assert_same_state(fresh, rig.shard, rig.now)
+            check_retained(rig)
 
     def with_uid(self, message: ask.Message) -> ask.Message:
         """Tell a message from all others, by what its content is not compared by."""
@@ -670,7 +677,8 @@ class Machine(RuleBasedStateMachine):
         rig.check()
         if how == "truncate":
             first = min(rig.frames)
-            rig.truncate(first + (pick >> 4) % (rig.next_frame - first + 1))
+            boundary = first + (pick >> 4) % (rig.next_frame - first + 1)
+            rig.truncate(max(first, min(boundary, rig.shard.retained_front(rig.now))))
             return
         successor = {"follower": lambda: rig.follower, "snapshot": rig.loaded, "replay": rig.replayed}[how]()
         successor.validate()
@@ -679,6 +687,19 @@ class Machine(RuleBasedStateMachine):
         rig.restart(successor, grace)
         self.models[rig.number].restart(grace, how == "snapshot")
         self.advance(rig.number)
+
+
+def check_retained(rig: Rig) -> None:
+    """What is retained of a queue is the newest part of what entered it, with nothing left out."""
+    rows = [row for number in sorted(rig.frames) for row in rig.frames[number].rows()]
+    for queue, retained in rig.shard.messages.retaining.items():
+        entered = [
+            (row.position, -(-row.time // 1000))
+            for row in rows
+            if row.queue == queue and row.sequence and row.type in (Type.SENT, Type.ARRIVED)
+        ]
+        kept = retained.entries()
+        assert kept == entered[len(entered) - len(kept) :]
 
 
 def compare(rig: Rig, model: Model) -> None:

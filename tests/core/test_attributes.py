@@ -395,7 +395,7 @@ def test_readings_are_attributes_that_cannot_be_set() -> None:
     assert values["Baton.DeadMessages"] == "5"
     assert values["Baton.AgeOfOldestMessage"] == "7"
     assert readings(Counters(**fields), now_ms=8_999)["Baton.AgeOfOldestMessage"] == "0"
-    given_by_the_queue = {"CreatedTimestamp", "LastModifiedTimestamp", "QueueArn"}
+    given_by_the_queue = {"CreatedTimestamp", "LastModifiedTimestamp", "QueueArn", "Baton.Warnings"}
     read_only = {row.name for row in ATTRIBUTES.values() if row.access is Access.READ_ONLY}
     assert values.keys() == read_only - given_by_the_queue
 

@@ -12,8 +12,10 @@ import pytest
 from batonq.api.sqs.permissions import statement
 from batonq.attribute_formats.access_policy import labels
 from batonq.attribute_formats.arns import QueueName, queue_arn
-from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey
+from batonq.core.catalog.entries import AccessKey
 from batonq.core.catalog.machine import DAY_MS, RECEIPT_KEY_LIFE_MS, Catalog, Rules
+from batonq.core.catalog.queue_warnings import queue_warnings
+from batonq.core.policy import MISSING_QUEUE
 from batonq.core.records import PLAIN_VERSION, ROLES_VERSION, Type
 from batonq.errors import (
     DeadLetterQueueRefused,
@@ -199,6 +201,52 @@ def test_a_source_points_to_its_dead_letter_queue(spread: Bench) -> None:
     assert spread.catalog.dead_letter_sources(dead.number) == []
 
 
+def test_a_queue_gets_14_days_of_retention_when_it_becomes_a_dead_letter_queue(spread: Bench) -> None:
+    dead, chosen = spread.create("dead"), spread.create("chosen", MessageRetentionPeriod="86400")
+    days_4_ms, days_14_ms = 345_600_000, 1_209_600_000
+    assert dead.policy.retention_ms == days_4_ms
+    work = spread.create("work", RedrivePolicy=redrive_to("dead"))
+    spread.check()
+    now = spread.catalog.queue_by_number(dead.number)
+    assert (now.attributes["MessageRetentionPeriod"], now.policy.retention_ms) == ("1209600", days_14_ms)
+    assert now.policy_version > dead.policy_version, "its shards are told"
+    assert spread.catalog.queue_by_number(work.number).policy.retention_ms == days_4_ms
+    spread.catalog.set_attributes(work.number, {"RedrivePolicy": redrive_to("chosen")}, T0)
+    assert spread.catalog.queue_by_number(chosen.number) == chosen, "a retention that someone chose is kept"
+    late = spread.create("late")
+    spread.catalog.set_attributes(work.number, {"RedrivePolicy": redrive_to("late")}, T0)
+    assert spread.catalog.queue_by_number(late.number).policy.retention_ms == days_14_ms
+    spread.check()
+
+
+def warnings_of(bench: Bench, name: str) -> list[str]:
+    return queue_warnings(bench.catalog, bench.catalog.by_name[QueueName(ACCOUNT, name)])
+
+
+def test_settings_that_lose_messages_are_named(bench: Bench) -> None:
+    bench.create("dead")
+    for count in (1, 2, 3):
+        bench.create(f"work-{count}", RedrivePolicy=redrive_to("dead", count))
+        bench.create(f"alone-{count}", **{"Baton.MaxReceives": str(count)})
+    assert [len(warnings_of(bench, f"work-{count}")) for count in (1, 2, 3)] == [1, 1, 0]
+    assert [len(warnings_of(bench, f"alone-{count}")) for count in (1, 2, 3)] == [1, 1, 0]
+    assert warnings_of(bench, "work-1")[0].startswith("Queue work-1 dead-letters a message after 1 receive,")
+    assert warnings_of(bench, "alone-2")[0].startswith("Queue alone-2 gives up a message after 2 receives,")
+    assert warnings_of(bench, "dead") == []
+
+
+def test_a_chain_and_a_short_retention_are_named_on_each_queue_that_they_concern(bench: Bench) -> None:
+    bench.create("end", MessageRetentionPeriod="60")
+    bench.create("middle", RedrivePolicy=redrive_to("end"))
+    bench.create("work", RedrivePolicy=redrive_to("middle"))
+    (chain,) = warnings_of(bench, "work")
+    assert chain.startswith("The dead-letter queue middle of queue work has a dead-letter queue itself, end:")
+    itself, short = warnings_of(bench, "middle")
+    assert itself.startswith("Queue middle is the dead-letter queue of work and has a dead-letter queue itself, end:")
+    assert short.startswith("The dead-letter queue end keeps messages for 60 seconds, no longer than the 1209600")
+    assert warnings_of(bench, "end") == []
+
+
 def test_redrive_targets_that_are_refused(bench: Bench) -> None:
     bench.create("dead")
     bench.create("dead.fifo", FifoQueue="true")
@@ -371,7 +419,7 @@ def test_access_keys(bench: Bench) -> None:
 
 def test_a_key_can_have_a_name_a_role_and_an_end(bench: Bench) -> None:
     catalog = bench.catalog
-    key = catalog.put_key("a", "s", ACCOUNT, T0, name="Zoë's laptop", role="read", expires_ms=T0 + 1_000)
+    key = catalog.put_key("a", "s", ACCOUNT, T0, name="Zoë's laptop", role="read", lasts_ms=1_000)
     assert (key.name, key.role, key.disabled) == ("Zoë's laptop", "read", False)
     assert [key.expired(T0 + ms) for ms in (0, 999, 1_000, 5_000)] == [False, False, True, True]
     assert not catalog.put_key("b", "s", ACCOUNT, T0).expired(1 << 60)
@@ -380,7 +428,7 @@ def test_a_key_can_have_a_name_a_role_and_an_end(bench: Bench) -> None:
         {"role": ""},
         {"name": "x" * 65},
         {"name": "a\nb"},
-        {"expires_ms": T0},
+        {"lasts_ms": -1},
     ]
     for bad in bads:
         with pytest.raises(InvalidInput):
@@ -395,7 +443,7 @@ def test_keys_of_earlier_releases_write_and_are_written_as_they_were(bench: Benc
     old = catalog.put_key("a", "s", ACCOUNT, T0)
     assert old.record() == {"secret": "s", "account": ACCOUNT, "created_ms": T0, "disabled": False}
     assert AccessKey.from_record("a", old.record()).role == "write" and catalog.format == PLAIN_VERSION
-    news: list[dict[str, Any]] = [{"name": "x"}, {"role": "admin"}, {"expires_ms": T0 + 1}]
+    news: list[dict[str, Any]] = [{"name": "x"}, {"role": "admin"}, {"lasts_ms": 1}]
     for more in news:
         made = Bench().catalog
         made.put_key("b", "s", ACCOUNT, T0, **more)
@@ -426,8 +474,8 @@ def test_keys_that_have_expired_make_room_for_new_ones() -> None:
     bench = Bench(Rules(access_keys_max=3))
     catalog = bench.catalog
     catalog.put_key("lasts", "s", ACCOUNT, T0)
-    catalog.put_key("hour", "s", ACCOUNT, T0, expires_ms=T0 + 3_600_000)
-    catalog.put_key("day", "s", ACCOUNT, T0, expires_ms=T0 + 86_400_000)
+    catalog.put_key("hour", "s", ACCOUNT, T0, lasts_ms=3_600_000)
+    catalog.put_key("day", "s", ACCOUNT, T0, lasts_ms=86_400_000)
     with pytest.raises(OverLimit):
         catalog.put_key("early", "s", ACCOUNT, T0 + 3_599_999)
     assert catalog.access_keys.keys() == {"lasts", "hour", "day"}
@@ -556,8 +604,8 @@ def test_records_that_do_not_fit_are_refused(word: int, value: int, reason: str)
 
 def test_an_unknown_kind_stops_the_catalog() -> None:
     catalog = Catalog()
-    with pytest.raises(LogCorrupt, match="unknown kind 'topic'"):
-        catalog._apply_set(1, T0, b'{"kind":"topic","key":"x","value":1}')
+    with pytest.raises(LogCorrupt, match="unknown kind 'region'"):
+        catalog._apply_set(1, T0, b'{"kind":"region","key":"x","value":1}')
 
 
 def test_ownership_epochs_rise(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from tests.core.catalog_bench import ACCOUNT, T0, Bench, redrive_to
 FIFO = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
 
 
-def bench(three: int = 2, one: int = 2, **rules: int) -> Bench:
+def bench(three: int = 2, one: int = 2, **rules: Any) -> Bench:
     """Shards 0 and 1 have three replicas, 2 and 3 one."""
     made = Bench(Rules(replicas=3, **rules), shards=three)
     made.catalog.open_shards(one, T0, replicas=1)

@@ -18,7 +18,16 @@ from tests.golden.script import Scenario
 from tests.support import ask
 
 Arrow = tuple[State, Type, State]
-NO_END = (Type.EPOCH, Type.POLICY_SET, Type.JOB_SET, Type.REQUESTED, Type.QUEUE_CLOSED, Type.CARRIED, Type.BASE)
+NO_END = (
+    Type.EPOCH,
+    Type.POLICY_SET,
+    Type.SUBSCRIPTION_SET,
+    Type.JOB_SET,
+    Type.REQUESTED,
+    Type.QUEUE_CLOSED,
+    Type.CARRIED,
+    Type.BASE,
+)
 
 
 def states(shard: Shard) -> dict[int, State]:

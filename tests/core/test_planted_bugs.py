@@ -266,7 +266,7 @@ def slots_of_refused_rows_kept() -> Patches:
 
 
 def duplicates_of_a_batch_not_counted() -> Patches:
-    deduplicated = NewMessages._deduplicated
+    deduplicated = NewMessages.deduplicated
 
     def uncounted(self: NewMessages, queue: QueueState, known: Known, *others: Any) -> Accepted | BatonError:
         before = queue.duplicates
@@ -274,19 +274,19 @@ def duplicates_of_a_batch_not_counted() -> Patches:
         queue.duplicates = before
         return result
 
-    return [(NewMessages, "_deduplicated", uncounted)]
+    return [(NewMessages, "deduplicated", uncounted)]
 
 
 def other_content_is_a_duplicate() -> Patches:
     """A strict message that reuses a deduplication id with another body is taken for a duplicate."""
-    deduplicated = NewMessages._deduplicated
+    deduplicated = NewMessages.deduplicated
 
     def lenient(
         self: NewMessages, queue: QueueState, known: Known, command: Send, *others: Any
     ) -> Accepted | BatonError:
         return deduplicated(self, queue, known, replace(command, strict=()), *others)
 
-    return [(NewMessages, "_deduplicated", lenient)]
+    return [(NewMessages, "deduplicated", lenient)]
 
 
 def bytes_of_a_run_not_counted() -> Patches:
@@ -333,7 +333,7 @@ def expired_messages_leased() -> Patches:
 
 def first_received_when_sent() -> Patches:
     """A run of leases does not say when its messages were received."""
-    return [(runs, "_delta", lambda time, sent: 0)]
+    return [(runs, "pack_delta", lambda time, sent: 0)]
 
 
 def lease_timer_not_set() -> Patches:

@@ -45,16 +45,17 @@ class OneByOneMessages(NewMessages):
     def takes_runs(self, queue: QueueState) -> bool:
         return False
 
-    def send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
-        results = [self._send(queue, command, at, now) for at in range(len(command.bodies))]
+    def send_rows(self, queue: QueueState, command: Send, now: int, flags: int = 0) -> Sent:
+        results = [self._send(queue, command, at, now, flags) for at in range(len(command.bodies))]
         return Sent(self.number, 0, len(results), results)
 
-    def _send(self, queue: QueueState, command: Send, at: int, now: int) -> Accepted | BatonError:
+    def _send(self, queue: QueueState, command: Send, at: int, now: int, flags: int) -> Accepted | BatonError:
         policy = queue.policy
         payload = ask.payload_at(command, at, now)
         group = command.groups[at] if command.groups else ""
         dedup_id = command.dedup_ids[at] if command.dedup_ids else ""
-        key, flags = 0, int(SentFlag.FIFO) if queue.fifo else 0
+        key = 0
+        flags |= int(SentFlag.FIFO) if queue.fifo else 0
         if dedup_id:
             key = key_hash(queue.number, queue.dedup_generation, group if policy.dedup_per_group else "", dedup_id)
             known = self.dedup.known(queue, key, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,7 +38,7 @@ def send(**fields: str) -> Send:
     return ask.batch(1, [ask.message("x", **fields)])
 
 
-def catalog(shards: int, **rules: int) -> Catalog:
+def catalog(shards: int, **rules: Any) -> Catalog:
     made = Catalog(Rules(**rules))
     made.take_ownership(1, T0)
     made.open_shards(shards, T0)

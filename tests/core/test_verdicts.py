@@ -9,6 +9,7 @@ import pytest
 
 from batonq.core.commands import Arrival
 from batonq.core.limits import VERDICTS_KEPT
+from batonq.core.payload import Payload, encode_payload
 from batonq.core.records import Reason
 from batonq.core.shard.state.channel_end import Incoming
 from batonq.errors import LogCorrupt
@@ -16,6 +17,8 @@ from tests.core.rig import Bench, deliver
 
 SOURCE, DEAD, FULL, GONE = 1, 2, 3, 99
 OLD_REFUSALS_MAX = 65_536  # of all sources together, in releases that forgot the others
+
+PAYLOAD = encode_payload(Payload(0, "", "", "", "", b"", b"", b"payload", b""))
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def bench() -> Iterator[Bench]:
 
 
 def entry(source: int, number: int, queue: int) -> Arrival:
-    return Arrival(source, number, queue, Reason.DEAD_LETTER, 0, 0, 1, b"payload", "", False)
+    return Arrival(source, number, queue, Reason.DEAD_LETTER, 0, 0, 1, PAYLOAD, "", False)
 
 
 def window(source: int, first: int, *queues: int) -> list[Arrival]:

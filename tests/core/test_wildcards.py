@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.wildcards import Wildcards, is_wildcard
+from batonq.attribute_formats.wildcards import Wildcards, is_wildcard
 
 texts = st.text("ab-", max_size=8)
 patterns = st.lists(st.text("ab-*?", max_size=8), max_size=4)

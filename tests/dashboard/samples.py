@@ -162,3 +162,97 @@ def series(**changes: Any) -> dict[str, Any]:
         "marks": [],
         **changes,
     }
+
+
+def topic(name: str = "events", **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "mode": "STANDARD",
+        "fifo": False,
+        "arn": f"arn:aws:sns:us-east-1:000000000000:{name}",
+        "createdAtMs": NOW_MS - 3_600_000,
+        "modifiedAtMs": NOW_MS - 3_600_000,
+        "retentionSeconds": 345_600,
+        "tags": {},
+        "subscriptions": 2,
+        **changes,
+    }
+
+
+def subscription(queue: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "subscriptionId": f"id-of-{queue}",
+        "topic": "events",
+        "queue": queue,
+        "arn": f"arn:aws:sns:us-east-1:000000000000:events:id-of-{queue}",
+        "queueArn": f"arn:aws:sqs:us-east-1:000000000000:{queue}",
+        "createdAtMs": NOW_MS - 60_000,
+        "rawDelivery": False,
+        **changes,
+    }
+
+
+def reader(name: str = "analytics", **changes: Any) -> dict[str, Any]:
+    shard = {"shard": 3, "committed": "3:17", "lagMessages": 0, "lagSeconds": 0.0, "last": "3:17"}
+    return {
+        "name": name,
+        "queue": "orders",
+        "createdAtMs": NOW_MS - 60_000,
+        "epoch": 4,
+        "maxFailures": 3,
+        "sessionSeconds": 30.0,
+        "lagMessages": 0,
+        "lagSeconds": 0.0,
+        "members": [{"member": "worker-1", "shards": [3]}],
+        "shards": [shard],
+        **changes,
+    }
+
+
+def counters(**changes: Any) -> dict[str, Any]:
+    counted = {
+        "sent": 10,
+        "arrived": 2,
+        "deleted": 5,
+        "expired": 1,
+        "moved": 2,
+        "present": 4,
+        "unaccounted": 0,
+        "deadLettered": 2,
+        "delivered": 9,
+        "returned": 1,
+        "expiredLeases": 1,
+        "visible": 3,
+        "inFlight": 1,
+        "delayed": 0,
+        "owed": 0,
+        "dead": 0,
+        "bytes": 400,
+        **changes,
+    }
+    shards = [{"shard": 3, "position": "3:1204", "counters": counted}]
+    return {"queue": "orders", "atMs": NOW_MS, "positions": ["3:1204"], "counters": counted, "shards": shards}
+
+
+def schedule(name: str = "nightly", **changes: Any) -> dict[str, Any]:
+    return {
+        "scheduleId": f"{name}@reports",
+        "name": name,
+        "queue": "reports",
+        "cron": "30 2 * * *",
+        "timeZone": "Europe/Berlin",
+        "missed": "last",
+        "enabled": True,
+        "state": "ACTIVE",
+        "why": "",
+        "nextAtMs": NOW_MS + 3_600_000,
+        "lastFiredAtMs": NOW_MS - 60_000,
+        "lastMessageId": "m-9",
+        "firings": 7,
+        "lateFirings": 1,
+        "skippedFirings": 0,
+        "createdAtMs": NOW_MS - 86_400_000,
+        "modifiedAtMs": NOW_MS - 86_400_000,
+        "message": {"body": {"report": "daily"}, "attributes": {"kind": "report"}},
+        **changes,
+    }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from batonq.api.http import CredentialGate, HttpLimits
+from batonq.api.http import CredentialGate, HttpLimits, Request
 from batonq.api.sqs.access import Caller
-from batonq.api.ui import assets
+from batonq.api.ui import app as ui_app
+from batonq.api.ui import assets, rendering
 from batonq.api.ui.app import POLICY
 from batonq.api.ui.sessions import SESSION_S, SignInLimit
 from batonq.core.catalog.entries import READ, WRITE
@@ -95,6 +98,50 @@ def test_hostile_text_is_escaped(browser: Browser, rest: FakeRest) -> None:
     page = browser.get("/ui?range=" + hostile)
     assert "<script>alert" not in page and "alert(1)" in page
     assert 'href="/ui/queues/%22%3E%3Cscript%3Ealert%281%29%3C%2Fscript%3E"' in page
+
+
+# --- loading
+
+
+def test_templates_are_compiled_without_a_request(rest: FakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = rendering.Renderer()
+    monkeypatch.setattr(rendering, "renderer", lambda: fresh)
+    monkeypatch.setattr(ui_app, "LOAD_AFTER_S", 0.0)
+    app = Browser(rest).app
+
+    def compiled() -> set[str]:
+        assert fresh.environment.cache is not None
+        return {name for _, name in fresh.environment.cache}
+
+    async def main() -> None:
+        app.load_soon()
+        assert "overview.html" not in compiled(), "nothing is done at once"
+        await asyncio.sleep(0.01)
+        assert app._loading is not None
+        await asyncio.wait_for(app._loading, 60)
+
+    asyncio.run(main())
+    assert compiled() == set(fresh.environment.list_templates())
+    assert not rest.asked
+
+
+def test_a_page_that_comes_first_does_not_wait_for_the_pauses(rest: FakeRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = rendering.Renderer()
+    monkeypatch.setattr(rendering, "renderer", lambda: fresh)
+    monkeypatch.setattr(ui_app, "LOAD_AFTER_S", 0.0)
+    monkeypatch.setattr(ui_app, "PAUSE_S", 3_600.0)
+    browser = Browser(rest)
+    loaded: list[bool] = []
+
+    async def load() -> None:
+        browser.app.load_soon()
+        await asyncio.sleep(0.05)
+        loaded.append(browser.app._loaded)
+        async with asyncio.timeout(60):
+            await asyncio.gather(*(browser.app.handle(Request("GET", "/ui")) for _ in range(3)))
+
+    asyncio.run(load())
+    assert loaded == [False] and "orders" in browser.get("/ui")
 
 
 # --- forms

@@ -163,6 +163,18 @@ def test_a_queue(browser: Browser) -> None:
     assert "7 messages wait, the oldest for 4 s." in text and "dead letters go to orders-dlq" in text
 
 
+def test_a_queue_names_its_topics_and_its_deletion_warns(browser: Browser, rest: FakeRest) -> None:
+    assert "Subscribed" not in text_of(browser.get("/ui/queues/orders"))
+    topics = ["events", "arn:aws:sns:us-east-1:000000000001:<far>"]
+    rest.answers[f"GET {QUEUE}"] = samples.queue(subscriptions=2, subscribedTopics=topics)
+    page = browser.get("/ui/queues/orders")
+    assert 'Subscribed to 2 topics: <a href="/ui/topics/events">events</a>, arn:aws:sns:' in page
+    assert "000000000001:&lt;far&gt;</p>" in page
+    assert "It is subscribed to 2 topics: copies for it will be refused." in text_of(
+        browser.get("/ui/queues/orders/settings")
+    )
+
+
 def test_rates_are_known_at_the_first_look(browser: Browser, rest: FakeRest) -> None:
     text = text_of(browser.get("/ui/queues/orders"))
     assert "sent 3.5/s received – acknowledged –" in text

@@ -13,6 +13,10 @@ from batonq.api.ui.queue_words import sentence
     ("queue", "stats", "said", "level"),
     [
         ({}, {}, "Empty: no messages wait.", "ok"),
+        ({"paused": "none"}, {}, "Empty: no messages wait.", "ok"),
+        ({"paused": "delivery"}, {"visible": 2}, "Paused; 2 messages left.", "warning"),
+        ({"paused": "sends"}, {}, "Sends are paused; no messages left.", "warning"),
+        ({"paused": "both"}, {"delayed": 1}, "Paused, and sends are refused; 1 message left.", "warning"),
         (
             {},
             {"visible": 1, "oldestAgeSeconds": 2.0, "waitingReceives": 1},

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from batonq import Baton, Schedule
-from batonq.testing import memory_async
+from batonq.client import Message
+from batonq.idempotency import MemoryStore
+from batonq.testing import memory, memory_async
 from examples.harness.story import Story
 from examples.webhooks import dispatcher, policy, run
 from examples.webhooks.endpoints import Endpoint, Endpoints
@@ -74,6 +76,48 @@ def test_the_last_try_comes_after_the_last_delay() -> None:
     # The one that comes back must be back before its events are given up, however the dice fall.
     shortest_s = sum(policy.DEMO.delays_seconds) * (1 - policy.DEMO.jitter)
     assert shortest_s > run.DOWN_S
+
+
+def test_the_production_schedule_retries_over_three_days_and_ends_before_the_message_expires() -> None:
+    total_s = sum(policy.REAL.delays_seconds)
+    assert 3 * policy.DAY_S <= total_s < 4 * policy.DAY_S
+    assert total_s * (1 + policy.REAL.jitter) < policy.RETENTION_S
+    assert sorted(policy.REAL.delays_seconds) == list(policy.REAL.delays_seconds)
+
+
+def test_an_event_that_was_accepted_is_not_posted_again_for_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posts: list[str] = []
+
+    def post(endpoint: Endpoint, message: Message) -> tuple[int, str]:
+        posts.append(endpoint.name)
+        return (503, "status 503") if len(posts) == 1 else (204, "status 204")
+
+    monkeypatch.setattr(dispatcher, "_post", post)
+    now_s = 1_000.0
+    endpoints = Endpoints(tmp_path / "endpoints.db")
+    for name in ("a", "b"):
+        endpoints.add(Endpoint(name, f"http://{name}.example/", SECRET, f"{name}@example.org", None))
+    with memory() as baton:
+        deliver = dispatcher.Dispatcher(baton, endpoints, MemoryStore(lambda: now_s), tries=5).deliver
+        with pytest.raises(dispatcher.DeliveryFailed):
+            deliver(_event("a"))
+        deliver(_event("a"))  # a failed delivery is retried
+        deliver(_event("a"))
+        deliver(_event("b"))
+        assert posts == ["a", "a", "b"]
+        now_s += policy.ONCE_FOR_S - 1
+        deliver(_event("a"))
+        assert posts == ["a", "a", "b"]
+        now_s += 2
+        deliver(_event("a"))
+        assert posts == ["a", "a", "b", "a"]
+    endpoints.close()
+
+
+def _event(receiver: str) -> Message:
+    return Message(id="m", receipt="r", queue=policy.PREFIX + receiver, body={"id": "evt-1"}, receive_count=1)
 
 
 def test_a_disabled_endpoint_is_left_out_until_it_is_enabled(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.support.authority import Authority
 
 HOOK = Path(__file__).parent / "hook"
 START_S = 60
+CONNECTIONS_TO_ALL = 40  # so many that each of two processes gets one
 STOP_S = 60
 REPORT_S = 60
 SETTLE_S = 20
@@ -98,6 +99,7 @@ class FuzzedServer:
             self.port = port
             self.pids = self._serving_processes()
             self.key = self._make_key()
+            self._load_pages()
         except BaseException:
             self.process.kill()
             self.process.wait()
@@ -214,11 +216,7 @@ class FuzzedServer:
     def _make_key(self) -> Key:
         """An access key, in any profile: who has none is asked for none in development."""
         token = (self.data / "admin-token").read_text().strip()
-        connection = (
-            http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=30)
-            if self.context
-            else http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        )
+        connection = self._connection()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
         try:
             connection.request("POST", "/v1/keys", "{}", headers)
@@ -228,6 +226,21 @@ class FuzzedServer:
         finally:
             connection.close()
         return Key(answer["keyId"], answer["secret"])
+
+    def _load_pages(self) -> None:
+        """Let every process load the dashboard's templates now: they would be taken for the memory of connections."""
+        for _ in range(1 if self.profile is not Profile.PROCESSES else CONNECTIONS_TO_ALL):
+            connection = self._connection()
+            try:
+                connection.request("GET", "/ui")
+                connection.getresponse().read()
+            finally:
+                connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.context:
+            return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.context, timeout=30)
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
 
     def _event(self, name: str) -> dict[str, Any]:
         for line in self.log().splitlines():

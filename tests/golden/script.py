@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from batonq.core.commands import Chosen, Claim, Job, Lease, MessageView
+from batonq.core.commands import Chosen, Claim, Job, Lease, MessageView, Send
 from batonq.core.ids import key_hash
-from batonq.core.payload import encode_payload
-from batonq.core.policy import QueuePolicy
+from batonq.core.payload import decode, encode_payload
+from batonq.core.policy import MISSING_QUEUE, QueuePolicy
 from batonq.core.records import Reason, Type
+from batonq.core.schedule import Schedule
 from batonq.core.shard.commands.operator import Destination
+from batonq.core.shard.commands.schedules import Firing
+from batonq.core.shard.state.readers import GroupSettings, Start
+from batonq.core.topics.subscription import Subscription
 from batonq.errors import BatonError
 from tests.core.rig import Rig, make_send
 from tests.golden.trace import Trace, moment, parse_span, words
@@ -32,8 +37,11 @@ _SPANS = {
     "retention": "retention_ms",
     "dedup-window": "dedup_window_ms",
     "ageing": "ageing_ms",
+    "retain": "retain_ms",
 }
 _NUMBERS = {"max-receives": "max_receives", "in-flight-max": "in_flight_max", "messages-max": "messages_max"}
+_NUMBERS |= {"per-second": "deliveries_per_s", "priority-min": "priority_min"}
+_TEXTS = {"paused": "paused", "only-group": "only_group"}
 _SWITCHES = {
     "fifo": {"fifo": True},
     "strict": {"strict_receipts": True},
@@ -41,6 +49,8 @@ _SWITCHES = {
     "expiry-to-dead-letter": {"expiry_to_dead_letter": True},
     "dedup-per-group": {"dedup_per_group": True},
     "dedup-lives": {"dedup_lives": True},
+    "retry-expired": {"retry_expired": True},
+    "topic": {"topic": True},
 }
 
 
@@ -85,7 +95,9 @@ class Scenario:
         self.rigs = {0: Rig(0)}
         self.queues: dict[str, int] = {}
         self.shards: dict[int, int] = {}
+        self.subscriptions: dict[tuple[str, str], int] = {}
         self.claims: dict[tuple[str, str], Claim] = {}
+        self.members: dict[tuple[str, str], int] = {}  # reader group and member → the epoch it was told
         self.trace = Trace(self.queue_name)
         self._answers: dict[tuple[int, int], list[tuple[int, int]]] = {}
 
@@ -136,6 +148,9 @@ class Scenario:
         for key, field in _NUMBERS.items():
             if value := arguments.number(key):
                 fields[field] = value
+        for key, field in _TEXTS.items():
+            if text := arguments.text(key):
+                fields[field] = text
         if retry := arguments.text("retry"):
             delays = [parse_span(delay) / 1000 for delay in retry.split(",")]
             fields["retry"] = json.dumps({"kind": "schedule", "delaysSeconds": delays})
@@ -145,6 +160,44 @@ class Scenario:
         self.rigs[shard].shard.set_policy(QueuePolicy(number, "tenant", name, **fields), self.now)
         return []
 
+    def do_schedule(self, arguments: Arguments) -> list[str]:
+        """A new schedule, or another definition of an old one: `schedule jobs nightly next=10s`."""
+        queue, name = arguments.take(), arguments.take()
+        shard = self.rig_of(queue).shard
+        old = shard.schedules.find(self.queues[queue], name)
+        paused, next_ms = arguments.has("paused"), self.now + (arguments.span("next") or 0)
+        fields: dict[str, Any] = {"paused": paused, "next_ms": next_ms}
+        if old is None:
+            made = Schedule(queue=self.queues[queue], name=name, timing="{}", message="{}", revision=1, **fields)
+            shard.create_schedule(made, self.now)
+        else:
+            cleared: dict[str, Any] = {"why": "", "why_code": "", "waiting_ms": 0}
+            shard.change_schedule(replace(old, revision=old.revision + 1, **fields, **cleared), self.now)
+        return []
+
+    def do_unschedule(self, arguments: Arguments) -> list[str]:
+        queue, name = arguments.take(), arguments.take()
+        self.rig_of(queue).shard.delete_schedule(self.queues[queue], name, self.now)
+        return []
+
+    def do_fire(self, arguments: Arguments) -> list[str]:
+        """`fire jobs nightly BODY every=10s`: the due time that has come, and the next one; `skipped=2` due times are
+        left out, and without a body nothing is sent; `again` does it for a due time that is over.
+        """
+        queue, name = arguments.take(), arguments.take()
+        again, every = arguments.has("again"), arguments.span("every") or 0
+        skipped = arguments.number("skipped")
+        body = arguments.take() if arguments.words else ""
+        shard = self.rig_of(queue).shard
+        schedule = shard.schedules.find(self.queues[queue], name)
+        assert schedule is not None
+        expected = schedule.last_due_ms if again else schedule.next_ms
+        due = expected + max(0, skipped - (not body)) * every
+        firing = Firing(schedule.revision, expected, due, due + every if every else 0, skipped)
+        command = Send(self.queues[queue], [body.encode()]) if body else None
+        done = shard.fire(self.queues[queue], name, firing, command, self.now)
+        return ["nothing: it has changed" if done is None else f"waits: {done.why}" if done.why else "fired"]
+
     def do_purge(self, arguments: Arguments) -> list[str]:
         name = arguments.take()
         removed, done = self.rig_of(name).shard.purge(self.queues[name], self.now)
@@ -153,6 +206,36 @@ class Scenario:
     def do_close(self, arguments: Arguments) -> list[str]:
         name = arguments.take()
         self.rig_of(name).shard.close_queue(self.queues[name], 1, self.now)
+        return ["ok"]
+
+    def do_subscribe(self, arguments: Arguments) -> list[str]:
+        """`subscribe news jobs dead-letter=morgue filter={...}`; `gone` for a queue that was deleted."""
+        topic, name = arguments.take(), arguments.take()
+        queue = self.queues.get(name, MISSING_QUEUE)
+        dead = self.queues.get(arguments.text("dead-letter"), 0)
+        number = self.subscriptions.setdefault((topic, name), max(self.subscriptions.values(), default=0) + 1)
+        shards = self.shards
+        state = self.rigs[shards[queue]].shard.queues[queue] if queue in shards else None
+        subscription = Subscription(
+            number,
+            self.queues[topic],
+            1,
+            queue,
+            shards.get(queue, 0),
+            name=name,
+            fifo=state is not None and state.fifo,
+            raw=arguments.has("raw"),
+            filter=arguments.text("filter"),
+            dead_letter_queue=dead,
+            dead_letter_shard=shards.get(dead, 0),
+        )
+        self.rig_of(topic).shard.set_subscription(self.queues[topic], number, subscription, 1, self.now)
+        return []
+
+    def do_unsubscribe(self, arguments: Arguments) -> list[str]:
+        topic, name = arguments.take(), arguments.take()
+        number = self.subscriptions[topic, name]
+        self.rig_of(topic).shard.set_subscription(self.queues[topic], number, None, 2, self.now)
         return ["ok"]
 
     # --- messages ------------------------------------------------------------------------------
@@ -272,6 +355,70 @@ class Scenario:
         rig.truncate(before)
         rows = [row for number in rig.frames if number >= before for row in rig.frames[number].rows()]
         return [f"{sum(row.type is Type.CARRIED for row in rows)} carried, then a Base"]
+
+    # --- reader groups -------------------------------------------------------------------------
+
+    def _position(self, rig: Rig, queue: int, body: str) -> int:
+        """The position of a retained message, by its body."""
+        for position, _ in rig.shard.retained_of(queue, self.now).entries():
+            if decode(rig.row(position).variable).body.decode() == body:
+                return position
+        return 1
+
+    def do_reader(self, arguments: Arguments) -> list[str]:
+        """`reader jobs audit at=end`; `at=b`: with the message b."""
+        name, group = arguments.take(), arguments.take()
+        rig, queue = self.rig_of(name), self.queues[name]
+        at = arguments.text("at", "start")
+        start = Start(at) if at in ("start", "end") else Start("position", self._position(rig, queue, at))
+        rig.shard.set_reader(queue, group, self.now, GroupSettings(3, 99, "dead"), start, self.now, False, self.now)
+        return ["ok"]
+
+    def do_join(self, arguments: Arguments) -> list[str]:
+        name, group, member = arguments.take(), arguments.take(), arguments.take()
+        shards = [int(one) for one in arguments.text("shards", "0").split(",")]
+        own = self.rig_of(name).shard.join_reader(self.queues[name], group, member, shards, self.now)
+        self.members[group, member] = own.epoch
+        return [f"{member} has {', '.join(map(str, own.shards)) or 'nothing'}"]
+
+    def do_leave(self, arguments: Arguments) -> list[str]:
+        name, group, member = arguments.take(), arguments.take(), arguments.take()
+        self.rig_of(name).shard.leave_reader(self.queues[name], group, member, [0], self.now)
+        return ["ok"]
+
+    def do_fetch(self, arguments: Arguments) -> list[str]:
+        name, group, member = arguments.take(), arguments.take(), arguments.take()
+        rig, queue = self.rig_of(name), self.queues[name]
+        rig.commit()
+        reader = rig.shard.begin_fetch(queue, group, member, self.members[group, member], self.now)
+        retained = rig.shard.retained_of(queue, self.now)
+        found = retained.positions(retained.index_after(reader.position), 100)
+        return [" ".join(decode(rig.row(position).variable).body.decode() for position in found) or "nothing"]
+
+    def do_commit(self, arguments: Arguments) -> list[str]:
+        name, group, member = arguments.take(), arguments.take(), arguments.take()
+        rig, queue = self.rig_of(name), self.queues[name]
+        position = self._position(rig, queue, arguments.take())
+        rig.shard.commit_reader(queue, group, member, self.members[group, member], position, self.now)
+        return ["ok"]
+
+    def do_fail(self, arguments: Arguments) -> list[str]:
+        name, group, member = arguments.take(), arguments.take(), arguments.take()
+        rig, queue = self.rig_of(name), self.queues[name]
+        position = self._position(rig, queue, arguments.take())
+        epoch = self.members[group, member]
+        reader = rig.shard.fail_reader(queue, group, member, epoch, position, "no", self.now)
+        return ["to be skipped" if reader.is_given_up else f"failed {reader.failures} times"]
+
+    def do_seek(self, arguments: Arguments) -> list[str]:
+        name, group = arguments.take(), arguments.take()
+        rig, queue = self.rig_of(name), self.queues[name]
+        reader = rig.shard.begin_seek(queue, group, self.now)
+        start, settings = Start("position", self._position(rig, queue, arguments.take())), reader.settings
+        epoch = reader.group_epoch
+        rig.shard.set_reader(queue, group, reader.created_ms, settings, start, epoch, False, self.now)
+        rig.shard.end_seek(queue, group, epoch, self.now)
+        return ["ok"]
 
     # --- moves -----------------------------------------------------------------------------------
 
@@ -405,6 +552,7 @@ class Scenario:
         counters = self.rig_of(name).shard.counters(self.queues[name])._asdict()
         shown = [f"{words(key)} {value}" for key, value in counters.items() if value and key != "bytes"]
         oldest = counters["oldest_sent_ms"]
+        shown = [text for text in shown if not text.startswith("oldest visible ms")]
         return [", ".join(shown).replace(f"oldest sent ms {oldest}", f"oldest sent {moment(oldest)}") or "all zero"]
 
     def do_alarms(self, arguments: Arguments) -> list[str]:

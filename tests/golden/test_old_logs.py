@@ -75,11 +75,13 @@ def test_the_shards_of_an_older_release_are_read(version: int) -> None:
 # --- before commands were columns -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["before-commands", "operator"])
+@pytest.mark.parametrize("name", ["before-commands", "operator", "topics"])
 def test_a_log_gives_the_same_state_as_when_it_was_written(name: str) -> None:
     """`before-commands` was written by a release that had other ways to send and receive, one record at a time and in
     runs: sends of every kind, named and numbered ones, leases, returns, dead letters, an attempt, a purge. `operator`
     was written by the first release in which an operator deletes, edits and retries messages and a job deletes some.
+    `topics` was written by the first release with topics: copies in queues, with and without an envelope, and copies
+    that wait.
     """
     expected = json.loads((LOGS / f"{name}.json").read_text())
     data = (LOGS / f"{name}.frames").read_bytes()
@@ -110,6 +112,11 @@ def test_a_log_gives_the_same_state_as_when_it_was_written(name: str) -> None:
             for view in rig.messages(int(queue))
         ]
         assert messages == told["messages"]
+    for topic, told in expected.get("topics", {}).items():
+        state = rig.shard.topics[int(topic)]
+        assert [*state.facts()["totals"]] == told["totals"] and sorted(state.subscriptions) == told["subscriptions"]
+    waiting = [[rig.shard.sequence_at(slot), one[0]] for slot, one in rig.shard.messages.fanned.items()]
+    assert sorted(waiting) == expected.get("waiting", [])
 
 
 def test_requests_that_an_older_release_remembered_are_known() -> None:
@@ -133,3 +140,24 @@ def test_requests_that_an_older_release_remembered_are_known() -> None:
     assert [outcome.replayed for outcome in told] == [False, True, False, False]
     assert all(isinstance(one, Accepted) for outcome in told for one in outcome)
     assert [shard.counters(queue).sent for queue in (1, 4)] == sent, "nothing was sent a second time"
+
+
+def test_retained_history_and_reader_groups_are_read() -> None:
+    """Written by the first release with reader groups: retained messages, one of them a dead letter from another queue
+    of the shard, and a group with a member, a commit and a failure.
+    """
+    expected = json.loads((LOGS / "readers.json").read_text())
+    data = (LOGS / "readers.frames").read_bytes()
+    shard = Shard(0)
+    offset = 0
+    while offset < len(data):
+        frame = parse(data, offset)
+        assert frame.version == expected["format"]
+        shard.apply_frame(frame.number, frame.words(), frame.variable)
+        offset += len(frame.header) + len(frame.rows) + len(frame.variable)
+    shard.validate()
+    now = expected["now"]
+    retained = {queue: [[*one] for one in shard.retained_of(int(queue), now).entries()] for queue in ("1", "3")}
+    assert retained == expected["retained"]
+    assert [reader.values() for reader in shard.readers(1)] == expected["readers"]
+    assert shard.format == expected["format"]

@@ -74,7 +74,7 @@ class Trace:
         return self._bodies[shard, sequence]
 
     def learn(self, shard: int, row: Row) -> None:
-        if row.type is Type.SENT:
+        if row.type in (Type.SENT, Type.PUBLISHED):
             name = decode(row.variable).body.decode()
         elif row.type is Type.ARRIVED and not row.flags & ArrivedFlag.REFUSED:
             if row.flags & ArrivedFlag.OVERLAY:
@@ -84,7 +84,8 @@ class Trace:
         else:
             return
         self._bodies[shard, row.sequence] = name
-        self._slots[shard, row.slot] = name
+        if row.type is not Type.PUBLISHED:
+            self._slots[shard, row.slot] = name
 
     # --- records -------------------------------------------------------------------------------
 
@@ -134,6 +135,7 @@ class Trace:
 
 _OF_MESSAGES = (
     Type.SENT,
+    Type.PUBLISHED,
     Type.LEASED,
     Type.EXTENDED,
     Type.RETURNED,
@@ -178,6 +180,10 @@ Detail = Callable[[Row, Callable[[int], str]], str | None]
 def _sent(row: Row, _: Callable[[int], str]) -> str:
     flags = ", keyed" if row.flags & SentFlag.DEDUPLICATED else ""
     flags += " while it lives" if row.flags & SentFlag.DEDUP_LIVES else ""
+    flags += f", copy for subscription {row.w5}" if row.flags & SentFlag.FANNED else ""
+    flags += " in an envelope" if row.flags & SentFlag.FANNED and decode(row.variable).envelope else ""
+    flags += " that waits" if row.flags & SentFlag.WAITING else ""
+    flags += ", by a schedule" if row.flags & SentFlag.SCHEDULED else ""
     own = f", at most {row.reason} receives" if row.reason else ""
     group = ", grouped" if row.w4 else ""
     visible = f"visible {moment(row.until)}, expires {moment(row.auxiliary * 1000)}"
@@ -217,8 +223,14 @@ def _arrived(row: Row, _: Callable[[int], str]) -> str:
     entry = "" if row.flags & ArrivedFlag.OVERLAY else f", entry {row.w5 >> 16} from shard {row.w5 & _SHARD_BITS}"
     if row.flags & ArrivedFlag.REFUSED:
         return f"{words(Reason(row.reason).name)}{entry}"
-    sent = f"sent {moment(row.until)}, receives {row.w4}, expires {moment(row.auxiliary * 1000)}"
-    return f"{words(Reason(row.reason).name)}, {sent}{_priority(row.priority)}{entry}"
+    sent = f"sent {moment(row.until)}, receives {row.w4 & _LOW32}, expires {moment(row.auxiliary * 1000)}"
+    delay = f", delay {span(row.w4 >> 32)}" if row.w4 >> 32 else ""
+    return f"{words(Reason(row.reason).name)}, {sent}{delay}{_priority(row.priority)}{entry}"
+
+
+def _published(row: Row, _: Callable[[int], str]) -> str:
+    dropped = f", {row.until >> 32} dropped" if row.until >> 32 else ""
+    return f"copies {row.until & _LOW32}{dropped}" + (", keyed" if row.flags & SentFlag.DEDUPLICATED else "")
 
 
 def _settled(row: Row, _: Callable[[int], str]) -> str:
@@ -232,6 +244,31 @@ def _purged(row: Row, _: Callable[[int], str]) -> str:
     return f"below #{row.sequence}" + (", done" if row.until else "")
 
 
+def _reader(row: Row, _: Callable[[int], str]) -> str:
+    values = json.loads(row.variable)
+    if "epoch" not in values:
+        return f"{values['group']} deleted"
+    first = values["created_ms"]
+    text = f"{values['group']} done up to {place(row.sequence)}, read in epoch {values['epoch'] - first}"
+    if values.get("member"):
+        text += f" by {values['member']}"
+    if values.get("failures"):
+        text += f", failed {values['failures']} times at {place(values['failed'])}"
+    if values.get("group_epoch"):
+        text += f"; epoch {values['group_epoch'] - first}"
+        text += " seeking" if values.get("seeking_until_ms") else ""
+        shown = (
+            f"{member}: {', '.join(map(str, shards)) or '-'}" for member, shards in values.get("members", {}).items()
+        )
+        text += "".join(f", {one}" for one in shown)
+    return text
+
+
+def place(position: int) -> str:
+    """A log position, for people: frame and row."""
+    return f"{position >> 16}/{position & 0xFFFF}" if position else "nothing"
+
+
 def _job(row: Row, _: Callable[[int], str]) -> str:
     job = json.loads(row.variable)
     parts = [f"{job['id']} {job['state']}", f"moved {job['moved']} of {job['to_move']}"]
@@ -243,6 +280,19 @@ def _job(row: Row, _: Callable[[int], str]) -> str:
         parts.append(f"again at {moment(job['again_ms'])}")
     parts += [job[name] for name in ("failure", "why") if job[name]]
     return ", ".join(parts)
+
+
+def _schedule(row: Row, _: Callable[[int], str]) -> str:
+    changes = json.loads(row.variable)
+    parts = [changes["name"]]
+    if changes.get("gone"):
+        return f"{parts[0]} gone"
+    if "next_ms" in changes:
+        parts.append(f"next {moment(changes['next_ms'])}" if changes["next_ms"] else "over")
+    if row.sequence:
+        parts.append(f"sent #{row.sequence}, due {moment(changes['last_due_ms'])}")
+    parts += [f"{name} {changes[name]}" for name in ("fired", "late", "skipped", "paused") if changes.get(name)]
+    return ", ".join([*parts, *([changes["why"]] if changes.get("why") else [])])
 
 
 def _edited(row: Row, _: Callable[[int], str]) -> str:
@@ -267,6 +317,7 @@ def _requested(row: Row, _: Callable[[int], str]) -> str:
 
 _DETAILS: dict[Type, Detail] = {
     Type.SENT: _sent,
+    Type.SCHEDULE_SET: _schedule,
     Type.LEASED: _leased,
     Type.EXTENDED: _extended,
     Type.RETURNED: _returned,
@@ -277,6 +328,7 @@ _DETAILS: dict[Type, Detail] = {
     Type.QUEUE_PURGED: _purged,
     Type.QUEUE_CLOSED: lambda row, _: "",
     Type.JOB_SET: _job,
+    Type.READER_SET: _reader,
     Type.EDITED: _edited,
     Type.PRODUCED: _produced,
     Type.EPOCH: _epoch,
@@ -284,4 +336,6 @@ _DETAILS: dict[Type, Detail] = {
     Type.CARRIED: lambda row, _: "",
     Type.BASE: lambda row, _: f"for frames from {row.until}",
     Type.POLICY_SET: lambda row, _: None,
+    Type.SUBSCRIPTION_SET: lambda row, _: f"{row.w4}" + (" removed" if row.until else ""),
+    Type.PUBLISHED: _published,
 }

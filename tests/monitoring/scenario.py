@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 
 from batonq.errors import BatonError
-from batonq.sync import Baton
+from batonq.sync import Baton, Topic
 from batonq.worker import Message, Worker
 from tests.monitoring.promql import Scrape, scrape
 from tests.system.process import ServerProcess
@@ -82,8 +82,12 @@ def loaded(directory: Path) -> Iterator[list[Scrape]]:
         sqs = boto3.client(
             "sqs", endpoint_url=server.url, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
         )
+        news = _fan_out(baton)
         _round(baton, sqs)
         scraper.scrape(worker_page(4))
+        baton.queue("gone").delete()
+        for number in range(3):
+            news.publish(number)  # one for `tight`; the others wait, and those for `gone` are dropped
         jobs.send_many(range(100))
         for message in jobs.receive(40, wait=0):
             message.ack()
@@ -110,6 +114,23 @@ def loaded(directory: Path) -> Iterator[list[Scrape]]:
         scraper.scrape(worker_page(60))
         sqs.close()
         yield scraper.scrapes
+
+
+def _fan_out(baton: Baton) -> Topic:
+    """A topic with a queue that is soon full and one that will be gone, a reader group that does not read, a schedule
+    that will wait for the full queue, and a paused queue.
+    """
+    tight = baton.create_queue("tight", max_messages=1)
+    baton.create_queue("gone")
+    news = baton.create_topic("news")
+    for queue in ("tight", "gone"):
+        news.subscribe(queue)
+    journal = baton.create_queue("journal", retain=3_600)
+    journal.send("entry")
+    journal.reader("analytics").create()
+    tight.schedules.create("often", "tick", rate=1)
+    baton.create_queue("held").pause()
+    return news
 
 
 def _round(baton: Baton, sqs: Any) -> None:

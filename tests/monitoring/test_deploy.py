@@ -50,11 +50,15 @@ FIRING = {
     "BatonLeasesExpire": {"slow"},
     "BatonManyFailures": {"slow"},
     "BatonWorkerDeadLetters": set(),
+    "BatonCopiesDropped": set(),
+    "BatonCopiesWait": set(),
+    "BatonScheduleWaits": {"tight"},
+    "BatonQueuePaused": {"held"},
 }
 QUIET = {
     *("BatonDown", "BatonQueuesUnavailable", "BatonShardDown", "BatonDiskFull", "BatonInternalErrors"),
     *("BatonManyErrors", "BatonLimitNear", "BatonOpenFilesNear", "BatonQueueLimitNear", "BatonBacklogGrows"),
-    *("BatonWorkerLosesLeases",),
+    *("BatonWorkerLosesLeases", "BatonReaderLag"),
 }
 
 

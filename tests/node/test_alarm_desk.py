@@ -93,3 +93,23 @@ def test_a_stopped_shard_does_not_hide_another_whose_number_it_begins_with(tmp_p
         await node.stop()
 
     run_virtual(main)
+
+
+def test_a_message_that_was_delayed_for_long_is_not_late(tmp_path: Path) -> None:
+    """Neither while it is delayed nor when it becomes visible; only when it then waits for longer than the SLA."""
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, alarm_disk_share=0.9999, alarm_no_consumer_s=1e9)
+        attributes = {"Baton.SLASeconds": "300", "MessageRetentionPeriod": "86400"}
+        queue = await node.broker.create_queue(ACCOUNT, "orders", attributes, {})
+        await send(node, queue, "in 100 days", delay_ms=100 * 86_400_000)
+        await node.broker.advance_clock(100 * 86_400_000 - 60_000)
+        await asyncio.sleep(30)
+        assert ids(node) == []
+        await asyncio.sleep(90)
+        assert (await node.broker.counters(queue)).visible == 1 and ids(node) == []
+        await asyncio.sleep(400)
+        assert ids(node) == ["sla-age.orders"]
+        await node.stop()
+
+    run_virtual(main)

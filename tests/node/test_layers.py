@@ -8,9 +8,9 @@ from pathlib import Path
 import batonq
 from batonq.core.shard.machine import Shard
 
-# The parts of a shard. Its jobs can be read: they are values.
+# The parts of a shard. Its jobs and schedules can be read: they are values.
 INTERNALS = {name for name, part in vars(Shard(0)).items() if type(part).__module__.startswith("batonq.core.shard")}
-INTERNALS.remove("jobs")
+INTERNALS -= {"jobs", "schedules"}
 SOURCE = Path(batonq.__file__).parent
 
 

@@ -15,6 +15,8 @@ from typing import Any, cast
 
 import pytest
 
+from batonq.core.schedule import Schedule
+from batonq.core.shard.state.readers import GroupSettings, Start
 from batonq.log.replicated_log import MirroredLog
 from batonq.node.jobs.job_control import Redrive
 from batonq.node.monitoring import metrics
@@ -25,11 +27,14 @@ from batonq.node.monitoring.queue_metrics import listed
 from batonq.node.monitoring.sampler import Rates
 from batonq.node.monitoring.tracing import BrokerTracing
 from batonq.node.node import Node
+from batonq.node.schedules.scheduled_message import ScheduledMessage
+from batonq.node.schedules.timing import rate_timing
 from batonq.node.shard_host.archiving import Archiving
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 from tests.node.stage import Shown, Stage, on_stage
 from tests.node.test_pages import counters
+from tests.node.topics import make_queue, make_topic, publish, subscribe
 from tests.support import brokers
 
 Act = Callable[[Stage], Awaitable[None]]
@@ -96,6 +101,15 @@ def histogram_moves(
 @moves("baton_commit_duration_seconds", sample="baton_commit_duration_seconds_count", shard="0")
 async def send_two(stage: Stage) -> None:
     await stage.send(await stage.queue(), "a", "b")
+
+
+@moves("baton_queue_paused", 1, queue="orders", what="delivery")
+@moves("baton_queue_paused", 1, queue="orders", what="sends")
+@moves("baton_queue_limit", 5, queue="orders", limit="deliveries_per_second")
+async def pause_and_pace(stage: Stage) -> None:
+    queue = await stage.queue()
+    attributes = {"Baton.Paused": "both", "Baton.DeliveriesPerSecond": "5"}
+    await stage.node.broker.set_attributes(queue, attributes)
 
 
 @moves("baton_queue_messages", 1, state="in_flight")
@@ -201,6 +215,34 @@ async def redrive(stage: Stage) -> None:
     queue = stage.node.broker.queue(ACCOUNT, "dead")
     await stage.send(queue, *"bcdefghij")
     await stage.node.broker.start_job(queue, Redrive(target=stage.node.broker.queue(ACCOUNT, "orders"), rate_per_s=1))
+
+
+@moves("baton_queue_retained_messages", 3, queue="orders")
+@moves("baton_reader_lag_messages", 2, queue="orders", group="audit")
+@moves("baton_reader_lag_seconds", 5, queue="orders", group="audit")
+async def read_a_part_of_the_history(stage: Stage) -> None:
+    queue = await stage.queue(**{"Baton.RetainSeconds": "600"})
+    readers = stage.node.broker.readers
+    await readers.create(queue, "audit", GroupSettings(), Start("start"))
+    await stage.send(queue, "a", "b", "c")
+    own = await readers.join(queue, "audit", "me")
+    (fetched,) = await readers.fetch(queue, "audit", "me", own.epoch, own.shards, {}, 1, 0)
+    shard = own.shards[0]
+    await readers.commit(queue, "audit", "me", own.epoch, [(shard, fetched.page.positions[0])])
+    await stage.later(5)
+
+
+@moves("baton_schedules", 1, queue="orders", state="active")
+@moves("baton_schedule_firings_total", 2, queue="orders")
+@moves("baton_schedule_late_firings_total", 2, queue="orders")
+@moves("baton_schedule_next_firing_timestamp_seconds", queue="orders")
+async def fire(stage: Stage) -> None:
+    queue = await stage.queue()
+    message = ScheduledMessage(b"tick").text()
+    timing = rate_timing(60_000, 0).text()
+    schedule = Schedule(queue=queue.number, name="often", timing=timing, message=message, missed="all")
+    await stage.node.broker.schedules.create(queue, schedule)
+    await stage.node.broker.advance_clock(150_000)
 
 
 @moves("baton_queue_retries_total", 1)
@@ -320,6 +362,16 @@ async def archived(stage: Stage, counted: Callable[[Archiving], dict[int, int]])
             await asyncio.sleep(0.02)
 
 
+@moves(
+    "baton_payload_store_objects_total",
+    1,
+    settings={"payload_store": "file://{directory}/payloads", "payload_threshold": 1024},
+    operation="written",
+)
+async def send_a_large_body(stage: Stage) -> None:
+    await stage.send(await stage.queue(), "x" * 2_000)
+
+
 @moves("baton_trace_spans_total", 1, result="exported")
 async def export_a_span(stage: Stage) -> None:
     @dataclass
@@ -358,6 +410,19 @@ async def call_sqs_with_a_form(stage: Stage) -> None:
     body = b"Action=ListQueues&Version=2012-11-05"
     answer = await stage.request("POST", "/", body, **{"Content-Type": "application/x-www-form-urlencoded"})
     assert answer.status == 200
+
+
+@moves("baton_sns_calls_total", 1, operation="CreateTopic")
+@moves("baton_sns_errors_total", 1, code="NotFound")
+@moves("baton_sns_request_seconds", 1, sample="baton_sns_request_seconds_count", operation="CreateTopic")
+@moves("baton_sns_request_seconds", sample="baton_sns_request_seconds_sum", operation="CreateTopic")
+async def call_sns(stage: Stage) -> None:
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    made = await stage.request("POST", "/", b"Action=CreateTopic&Version=2010-03-31&Name=orders", **form)
+    assert made.status == 200
+    arn = f"arn:aws:sns:us-east-1:{ACCOUNT}:missing".encode()
+    missing = b"Action=GetTopicAttributes&Version=2010-03-31&TopicArn=" + arn
+    assert (await stage.request("POST", "/", missing, **form)).status == 404
 
 
 @moves("baton_rest_calls_total", 1, operation="createQueue")
@@ -440,6 +505,28 @@ async def collect_garbage(stage: Stage) -> None:
 @moves("baton_event_loop_lag_seconds", sample="baton_event_loop_lag_seconds_count")
 async def measure_the_loop(stage: Stage) -> None:
     stage.node._lag.histogram.observe(0.3)
+
+
+@moves("baton_topic_published_total", by=2, topic="news")
+@moves("baton_topic_copies_total", by=4, topic="news")
+@moves("baton_topic_refused_total", by=1, topic="news")
+@moves("baton_topic_waiting_copies", by=1, topic="news")
+async def publish_to_a_topic(stage: Stage) -> None:
+    topic = await make_topic(stage.node)
+    await make_queue(stage.node, "small", {"Baton.MaximumMessages": "1"})
+    await make_queue(stage.node, "large")
+    for name in ("small", "large"):
+        await subscribe(stage.node, topic, name)
+    await publish(stage.node, topic, "a", "b")
+
+
+@moves("baton_topic_dropped_total", by=1, topic="news")
+async def publish_for_a_queue_that_was_deleted(stage: Stage) -> None:
+    topic = await make_topic(stage.node)
+    queue = await make_queue(stage.node, "gone")
+    await subscribe(stage.node, topic, "gone")
+    await stage.node.broker.delete_queue(queue)
+    await publish(stage.node, topic, "a")
 
 
 ALWAYS: dict[

@@ -594,7 +594,7 @@ def test_a_node_that_cannot_start_lets_go_of_its_directory(tmp_path: Path) -> No
         (Settings(public_url="example.com"), "http"),
         (Settings(move_rate_per_s=0), "--move-rate-per-s"),
         (Settings(window_entries=0), "window"),
-        (Settings(window_entries=20_000), "--window-entries must be 1 to 3411"),
+        (Settings(window_entries=20_000), "--window-entries must be 1 to 2558"),
     ],
 )
 def test_settings_that_cannot_be_served_say_what_to_do(settings: Settings, says: str) -> None:

@@ -128,7 +128,7 @@ def test_the_oldest_visible_message_is_not_the_oldest(tmp_path: Path) -> None:
         await send(node, queue, "in flight")
         await receive(node, queue)
         await asyncio.sleep(5)
-        assert (await read(node, "orders"))[1].oldest_visible_ms == 0
+        assert (await read(node, "orders"))[1].counters.oldest_visible_ms == 0
         await send(node, queue, "visible")
         await asyncio.sleep(3)
         overview, orders = await read(node, "orders")

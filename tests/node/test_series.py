@@ -16,7 +16,17 @@ import pytest
 from batonq.errors import Unavailable
 from batonq.node.monitoring import series
 from batonq.node.monitoring.sampler import SeriesKeeper
-from batonq.node.monitoring.series import BY_NAME, NAMES, RESOLUTIONS, WIDTH, Book, Ring, Value, merged
+from batonq.node.monitoring.series import (
+    BY_NAME,
+    FIRST_WIDTH,
+    NAMES,
+    RESOLUTIONS,
+    WIDTH,
+    Book,
+    Ring,
+    Value,
+    merged,
+)
 from batonq.node.monitoring.series_file import MAGIC, SeriesFile
 from batonq.node.node import Node
 from batonq.node.settings import Settings
@@ -44,8 +54,9 @@ class Played:
     ) -> None:
         track = self.book.changed(number, self.now_ms, before)
         for name, count in counts.items():
-            track.totals[series.RATES.index(name)] += count
-            self.book.server.totals[series.RATES.index(name)] += count
+            at = (*series.RATES, *series.LATER_RATES).index(name)
+            track.totals[at] += count
+            self.book.server.totals[at] += count
         if visible is not None:
             self.book.server.depths[0] += visible - track.depths[0]
             track.depths[0] = visible
@@ -254,7 +265,7 @@ def test_parts_of_several_nodes_are_merged() -> None:
     one: list[list[Value]] = [[None, 1.0, 2.0] for _ in NAMES]
     other: list[list[Value]] = [[None, None, 5.0] for _ in NAMES]
     whole = dict(zip(NAMES, merged([one, other]), strict=True))
-    assert whole["sent"] == whole["visible"] == [None, 1.0, 7.0]
+    assert whole["sent"] == whole["visible"] == whole["emptyReceives"] == [None, 1.0, 7.0]
     assert whole["oldestSeconds"] == whole["endToEndP99Ms"] == [None, 1.0, 5.0]
 
 
@@ -293,6 +304,36 @@ def test_a_book_of_another_layout_is_left_out() -> None:
         fresh = Book(100)
         fresh.load(saved(played) | {field: value}, [ORDERS], played.now_ms)
         assert not fresh.queues
+
+
+def narrowed(data: dict[str, Any]) -> dict[str, Any]:
+    """What the release before wrote: without the bytes sent and the empty receives."""
+    for _, _, rings in (data["server"], *data["queues"].values()):
+        for ring in rings:
+            floats = memoryview(ring[1]).cast("f")
+            rows = [floats[at : at + FIRST_WIDTH].tobytes() for at in range(0, len(floats), WIDTH)]
+            ring[1] = b"".join(rows)
+    return data | {"names": data["names"][:FIRST_WIDTH]}
+
+
+def test_a_file_with_fewer_columns_keeps_what_it_has() -> None:
+    played = Played()
+    played.change(sent=10, sentBytes=500, emptyReceives=5, visible=10)
+    played.waited(100)
+    played.later()
+    assert (played.values("sentBytes", last=1), played.values("emptyReceives", last=1)) == ([100.0], [1.0])
+    again = Played()
+    again.book = Book(100)
+    again.now_ms = played.now_ms
+    again.book.load(narrowed(saved(played)), [ORDERS], again.now_ms)
+    again.book.start(again.now_ms)
+    again.change(sent=1, sentBytes=10, visible=11)
+    again.later()
+    assert again.values("sent", last=2) == [2.0, 0.2] and again.values("visible", last=2) == [10, 11]
+    assert again.values("queueWaitP50Ms", last=2) == [*played.values("queueWaitP50Ms", last=1), None]
+    for number in (ORDERS, None):
+        assert again.values("sentBytes", last=2, number=number) == [None, 2.0], "unknown, not zero"
+        assert again.values("emptyReceives", last=2, number=number) == [None, 0.0]
 
 
 def test_a_book_that_does_not_fit_together_is_refused() -> None:
@@ -352,6 +393,7 @@ def test_a_node_keeps_the_series_of_its_queues(tmp_path: Path) -> None:
             assert await read(stage, "acked", 10) == [0.0, 1.0, 0.0] + [None] * 7
             assert await read(stage, "retried", 10) == [0.0, 0.0, 0.125] + [None] * 7, "the leases expired"
             assert await read(stage, "inFlight", 10) == [0, 5, 0] + [None] * 7
+            assert await read(stage, "sentBytes", 10) == [2.0] + [0.0] * 2 + [None] * 7, "ten bodies of one byte"
             assert (await read(stage, "queueWaitP50Ms", 10))[1] == pytest.approx(6_144)
             assert (await read(stage, "endToEndP99Ms", 10))[1] == pytest.approx(8_192, rel=0.1)
             assert await read(stage, "visible", 2, "/v1/series", "1h") == [5, None], "the step was longer than usual"
@@ -455,6 +497,7 @@ def test_a_shard_that_fails_is_marked_and_its_queues_go_on(tmp_path: Path) -> No
             stage.node.shards[0].host().commit.abandon(OSError("planted by the test"))
             await stage.until(lambda: stage.node.shards[0].serving)
             await stage.later(5)
+            assert (await read(stage, "sentBytes"))[-1] == 0.0, "what was counted while opening was not sent now"
             await stage.send(queue, "b")
             await stage.later(5)
             assert (await read(stage, "sent"))[-1] == pytest.approx(0.2)
@@ -583,17 +626,25 @@ async def check_parts(node: Node, nodes: list[Node]) -> None:
     for queue, count in ((even, 1), (odd, 2), (wide, 10)):
         for _ in range(count):
             await brokers.send(broker, queue, [make_send("x")], first_try=True)
+    empty = await broker.create_queue(ACCOUNT, "empty", {}, {})
+    for each in nodes:
+        assert not await brokers.receive(each.broker, empty, 1, None, 0, "tester")
     await asyncio.sleep(5.1)
     for each in nodes:
         await each.sampler.sample()
     for each in nodes:
         listing = await each.monitor.queues.page(ACCOUNT, sort="visible", descending=True, limit=10)
         shown = [(row.reading.name, row.reading.counters.visible) for row in listing.rows]
-        assert shown == [("wide", 10), ("odd", 2), ("even", 1)]
-        assert [row.trend[-1] for row in listing.rows] == [10, 2, 1]
+        assert shown == [("wide", 10), ("odd", 2), ("even", 1), ("empty", 0)]
+        assert [row.trend[-1] for row in listing.rows] == [10, 2, 1, 0]
         assert sum(row.reading.rates.sent for row in listing.rows) > 0
         found = await each.monitor.series.read("15m", wide.number)
         assert max(value or 0 for value in found.values["visible"]) == 10
+        sent, size = [max(value or 0 for value in found.values[name]) for name in ("sent", "sentBytes")]
+        assert sent == size > 0, "messages of one byte"
+        found = await each.monitor.series.read("15m", empty.number)
+        most = max(value or 0 for value in found.values["emptyReceives"])
+        assert most > 0.9 * len(nodes) / 5.5, "each node counts what it has answered"
         assert max(value or 0 for value in (await each.monitor.series.read("15m", None)).values["visible"]) == 13
 
 

@@ -24,7 +24,7 @@ def of_queue(kind: str, name: str, **given: Any) -> Alarm:
 
 
 def waiting(name: str, count: int, age_ms: int = 120_000) -> Any:
-    return queue(name, visible=count, oldest_sent_ms=NOW_MS - age_ms)._replace(oldest_visible_ms=NOW_MS - age_ms)
+    return queue(name, visible=count, oldest_sent_ms=NOW_MS - age_ms, oldest_visible_ms=NOW_MS - age_ms)
 
 
 def late(name: str, ms: int) -> Any:
@@ -45,6 +45,16 @@ def dead(name: str, **given: int) -> Any:
             Overview(NOW_MS, [dead("emails-dlq", visible=200, in_flight=13, delayed=1), late("orders", 240_000)]),
             "critical",
             "2 queues need you: orders is 4 min behind its SLA; emails-dlq has 214 dead letters.",
+        ),
+        (
+            Overview(NOW_MS, [waiting("invoices", 290)._replace(paused="delivery")]),
+            "warning",
+            "1 queue needs you: invoices is paused, with 290 messages waiting.",
+        ),
+        (
+            Overview(NOW_MS, [queue("a", visible=1, in_flight=1)._replace(paused="sends")]),
+            "warning",
+            "1 queue needs you: sends to a are paused, with 1 message left.",
         ),
         (
             Overview(NOW_MS, [waiting("invoices", 290)]),

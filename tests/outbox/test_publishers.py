@@ -11,7 +11,7 @@ import boto3
 import pytest
 
 from batonq.client.models import Outgoing
-from batonq.errors import QueueDoesNotExist, Unavailable
+from batonq.errors import QueueDoesNotExist, TopicDoesNotExist, Unavailable
 from batonq.outbox import Relay, SqsPublisher, create_tables, put
 from batonq.outbox.sqlite import SqliteSource
 from tests.support.doubles import double
@@ -77,3 +77,36 @@ def test_a_queue_that_is_missing_and_one_that_is_away(sqs: Any, name: str) -> No
     sqs.delete_queue(QueueUrl=url)
     problems = publisher.publish(name, "p", [(3, Outgoing("x", group="k")), (4, Outgoing("y", group="k"))])
     assert [isinstance(problem, Unavailable) for problem in problems] == [True, True]
+
+
+def test_an_outbox_is_relayed_to_a_topic_of_sns_in_order_and_once(
+    server: ServerProcess, sqs: Any, sqlite_path: str, name: str
+) -> None:
+    url = sqs.create_queue(QueueName=f"{name}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    given = {"region_name": "us-east-1", "aws_access_key_id": "any", "aws_secret_access_key": "any"}
+    with closing(boto3.client("sns", endpoint_url=server.url, **given)) as sns:
+        publisher = SqsPublisher(sqs, sns=sns)
+        with pytest.raises(TopicDoesNotExist, match=name):
+            publisher.publish(f"topic:{name}.fifo", "p", [(1, Outgoing("x", group="k"))])
+        topic = sns.create_topic(Name=f"{name}.fifo", Attributes={"FifoTopic": "true"})["TopicArn"]
+        raw = {"RawMessageDelivery": "true"}
+        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn, Attributes=raw)
+        with closing(sqlite3.connect(sqlite_path)) as connection:
+            create_tables(connection)
+            for number in range(12):
+                put(connection, topic=f"{name}.fifo", body={"n": number}, key="k", attributes={"a": "x"})
+            connection.commit()
+
+        @double()
+        class Dies(SqsPublisher):
+            def publish(self, queue: str, producer: str, messages: Any) -> Any:
+                super().publish(queue, producer, messages)
+                raise Unavailable("the answer is lost")
+
+        with closing(SqliteSource(sqlite_path)) as source:
+            assert Relay(source, Dies(sqs, sns=sns)).run_once() == 0
+            assert Relay(source, publisher).run_until_empty() == 12
+    messages = received(sqs, url)
+    assert [message["Body"] for message in messages] == [f'{{"n":{n}}}' for n in range(12)]
+    assert messages[0]["MessageAttributes"]["a"]["StringValue"] == "x"

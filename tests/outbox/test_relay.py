@@ -50,6 +50,50 @@ def test_what_is_committed_is_published_and_what_is_rolled_back_is_not(shop: Sho
     assert raw.traceparent == "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 
+def test_rows_for_a_topic_are_published_to_it(shop: Shop, baton: Baton, name: str) -> None:
+    queues = [baton.create_queue(f"{name}-{end}") for end in "ab"]
+    topic = baton.create_topic(name)
+    topic.subscribe(queues[0].name)
+    topic.subscribe(queues[1].name, filter={"shop": ["north"]})
+    with shop.connection() as connection:
+        put(connection, topic=name, body={"n": 1}, attributes={"shop": "north"}, key="k")
+        put(connection, topic=name, body={"n": 2}, attributes={"shop": "south"}, key="k")
+        put(connection, f"{name}-b", {"n": 3}, key="k")
+        connection.commit()
+    with closing(shop.source()) as source:
+        publish(source, BatonPublisher(baton), 3)
+        assert Relay(source, BatonPublisher(baton)).run_until_empty() == 0
+    found = [sorted(message.body["n"] for message in queue.receive(10, wait=5)) for queue in queues]
+    assert found == [[1, 2], [1, 3]]
+
+
+@pytest.mark.parametrize("point", ["before publishing", "after publishing"])
+def test_a_crash_publishes_nothing_twice_to_a_topic(shop: Shop, baton: Baton, name: str, point: str) -> None:
+    queue = baton.create_queue(name)
+    baton.create_topic(name).subscribe(name)
+    real = BatonPublisher(baton)
+
+    class Dying:
+        def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
+            if point == "after publishing":
+                real.publish(queue, producer, messages)
+            raise Crash
+
+        def close(self) -> None:
+            raise AssertionError("a relay that died closes nothing")
+
+    with shop.connection() as connection:
+        for number in range(20):
+            put(connection, topic=name, body=number, key=f"k{number % 3}")
+        connection.commit()
+    with closing(shop.source()) as source, pytest.raises(Crash):
+        Relay(source, Dying()).run_once()
+    with closing(shop.source()) as source:
+        publish(source, real, 20)
+    assert sorted(message.body for message in queue.receive(100, wait=5)) == [*range(20)]
+    assert queue.receive(10, wait=0) == []
+
+
 @pytest.mark.parametrize("point", ["before publishing", "after publishing", "after half of it"])
 def test_a_crash_at_any_step_makes_no_second_message(shop: Shop, baton: Baton, name: str, point: str) -> None:
     baton.create_queue(name)

@@ -241,3 +241,26 @@ def test_other_names_and_schemas(database: str) -> None:
 
 def test_each_database_has_its_module() -> None:
     assert outbox_postgres.put is outbox_sqlite.put is outbox_sqlalchemy.put is put
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"body": 1}, "name one of them"),
+        ({"queue": "q", "topic": "t", "body": 1}, "name one of them"),
+        ({"topic": "a/b", "body": 1}, "'a/b' is not a valid topic name"),
+        ({"topic": "topic:x", "body": 1}, "'topic:x' is not a valid topic name"),
+        ({"queue": "topic:x", "body": 1}, "'topic:x' is not a valid queue name"),
+    ],
+)
+def test_a_message_is_for_a_queue_or_a_topic(connection: Any, given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        put(connection, **given)
+    with pytest.raises(TypeError, match="needs a body"):
+        put(connection, "q")
+
+
+def test_a_message_for_a_topic_says_so_in_its_row(connection: Any) -> None:
+    put(connection, topic="orders", body={"id": 1}, key="1")
+    connection.commit()
+    assert rows(connection) == [("topic:orders", "1", '{"id":1}', None)]

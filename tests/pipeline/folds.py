@@ -163,10 +163,11 @@ class Fold:
 
     def _arrived(self, message: Message, event: Event) -> None:
         shard, time = event["shard"], event["time"]
-        message.row |= {"visible_at": time, "arrived_at": time}
+        visible_at = time if event["visible_at"] is None else event["visible_at"]
+        message.row |= {"visible_at": visible_at, "arrived_at": time}
         entry = event["logical_time"] if event["flags"] & OVERLAY else event["channel_number"]
         message.came_as, message.came_for = (event["other_shard"], shard, entry), event["reason"]
-        self._put(message, time)
+        self._put(message, visible_at)
 
     def _leased(self, message: Message, event: Event) -> None:
         row = message.row

@@ -7,7 +7,7 @@ groups in lines. A finding is (kind, shard, sequence, logical time); of the log 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +84,8 @@ def judge(events: list[Event]) -> set[Finding]:
     for number, shard in shards.items():
         walk = Walk(number, shard, policies)
         found |= walk.run() | log_rules(number, shard) | group_rules(number, shard, walk, policies)
-        found |= key_rules(number, shard, policies, walk)
+        found |= key_rules(number, shard, policies, walk) | counter_rules(number, shard)
+        found |= topic_rules(number, shard) | schedule_rules(number, shard)
     return found | channel_rules(events, shards)
 
 
@@ -253,10 +254,11 @@ def log_rules(number: int, shard: Shard) -> set[Finding]:
                 found.add(("owner_epoch", number, None, frame))
         if event["event"] == "epoch" and event["number"] != event["owner_epoch"]:
             found.add(("owner_epoch", number, None, frame))
-        if event["event"] in OPENING and event["sequence"] is not None:
-            if opened is not None and event["sequence"] != opened + 1:
+        sequence = event["number"] if event["event"] == "published" else event["sequence"]
+        if event["event"] in (*OPENING, "published") and sequence is not None:
+            if opened is not None and sequence != opened + 1:
                 found.add(("sequence_gap", number, None, frame))
-            opened = event["sequence"]
+            opened = sequence
         before = event
     last_frame: int | None = None
     for frame, its in rows.items():
@@ -264,6 +266,43 @@ def log_rules(number: int, shard: Shard) -> set[Finding]:
             found.add(("frame_gap", number, None, frame))
         last_frame = frame
     return found
+
+
+def counter_rules(number: int, shard: Shard) -> set[Finding]:
+    """What each base counted: it balances, and from the opening to the last base it rose by what the events did."""
+    found: set[Finding] = set()
+    told: dict[int, list[tuple[int, dict[str, int]]]] = defaultdict(list)
+    for event in shard.events:
+        if event["event"] == "base" and event["logical_time"] >= shard.known_from:
+            for policy in json.loads(event["detail"]):
+                if "counters" in policy:
+                    told[policy["queue"]].append((event["logical_time"], policy["counters"]))
+    for queue, bases in told.items():
+        for lt, counters in bases:
+            left = sum(counters[name] for name in ("deleted", "expired", "moved", "present"))
+            if counters["sent"] + counters["arrived"] != left:
+                found.add(("conservation", number, None, lt))
+        start, opening = (0, dict.fromkeys(bases[0][1], 0)) if shard.known_from == 0 else bases[0]
+        end, closing = bases[-1]
+        between = [e for e in shard.events if e["queue"] == queue and start < e["logical_time"] < end]
+        counted = {name: sum(counts_as(event) == name for event in between) for name in opening}
+        rose = {name: closing[name] - opening[name] for name in opening}
+        is_purged = any(event["event"] == "queue_purged" for event in between)
+        wrong = [name for name in ("sent", "arrived", "expired", "moved") if rose[name] != counted[name]]
+        if wrong or rose["deleted"] < counted["deleted"] or (rose["deleted"] > counted["deleted"] and not is_purged):
+            found.add(("conservation", number, None, end))
+    return found
+
+
+def counts_as(event: Event) -> str:
+    kind = event["event"]
+    if kind == "arrived":
+        return "" if event["flags"] & ArrivedFlag.REFUSED else "arrived"
+    if kind == "deleted":
+        return "expired" if event["reason"] == "retention" else "deleted"
+    if kind == "settled":
+        return "moved" if event["reason"] == "accepted" else ""
+    return str(kind)
 
 
 def group_rules(number: int, shard: Shard, walk: Walk, policies: Policies) -> set[Finding]:
@@ -319,7 +358,7 @@ def key_rules(number: int, shard: Shard, policies: Policies, walk: Walk) -> set[
         kind, sequence = event["event"], event["sequence"]
         if kind == "queue_purged":
             known = {key: value for key, value in known.items() if key[0] != event["queue"]}
-        if kind == "sent" and event["dedup_key"] is not None:
+        if kind == "sent" and event["dedup_key"] is not None and not event["flags"] & SentFlag.FANNED:
             policy = policies.at(event)
             key = (event["queue"], event["group"] if policy.get("dedup_per_group") else "", event["dedup_key"])
             if key in known:
@@ -328,12 +367,74 @@ def key_rules(number: int, shard: Shard, policies: Policies, walk: Walk) -> set[
                 inside = window_ms is not None and event["time"] // 1_000_000 < -(-end // 1000)
                 lives = first["flags"] & SentFlag.DEDUP_LIVES
                 alive = states[first["sequence"]] not in (State.DELETED, State.DEAD)
-                if inside or (lives and alive):
+                if alive if lives else inside:
                     found.add(("duplicate", number, sequence, event["logical_time"]))
             known[key] = (event, policy.get("dedup_window_ms"))
         if kind in OF_MESSAGES and sequence is not None:
             states[sequence] = after(event)[0]
     return found
+
+
+def topic_rules(number: int, shard: Shard) -> set[Finding]:
+    """Walk each frame: publishes, then their copies, until the next publishes."""
+    found: set[Finding] = set()
+    published: list[Event] = []
+    copies: list[Event] = []
+
+    def end() -> None:
+        written = Counter(copy["subscription"] for copy in copies)
+        told = sum(event["messages"] for event in published)
+        if (published or copies) and (len(copies) != told or max(written.values(), default=0) > len(published)):
+            found.add(("copies", number, None, (copies or published)[-1]["logical_time"]))
+        published.clear()
+        copies.clear()
+
+    frame = None
+    for event in shard.events:
+        if event["frame"] != frame or (event["event"] == "published" and copies):
+            end()
+        frame = event["frame"]
+        if event["event"] == "published":
+            published.append(event)
+        elif event["event"] == "sent" and event["flags"] & SentFlag.FANNED:
+            copies.append(event)
+    end()
+    return found
+
+
+def schedule_rules(number: int, shard: Shard) -> set[Finding]:
+    """Firings and their messages, and the last due time of each schedule."""
+    found: set[Finding] = set()
+    sent = {
+        (event["frame"], event["queue"], event["sequence"]): event
+        for event in shard.events
+        if event["event"] == "sent" and event["flags"] & SentFlag.SCHEDULED
+    }
+    keyed: set[tuple[int, int]] = set()
+    last: dict[tuple[int, str], int] = {}
+    fired: set[tuple[int, int, int]] = set()
+    for event in shard.events:
+        sequence, lt = event["number"], event["logical_time"]
+        if event["event"] == "sent" and event["flags"] & SentFlag.DEDUPLICATED:
+            keyed.add((event["queue"], event["sequence"]))
+        if event["event"] != "schedule_set":
+            continue
+        change = json.loads(event["detail"])
+        line = (event["queue"], change["name"])
+        if change.get("gone") or ("created_ms" in change and not change["fired"]):
+            last.pop(line, None)
+        if sequence > 0:
+            key = (event["frame"], event["queue"], sequence)
+            fired.add(key)
+            if key not in sent and key[1:] not in keyed and shard.known_from == 0:
+                found.add(("firing", number, sequence, lt))
+            if "last_due_ms" in change:
+                if change["last_due_ms"] <= last.get(line, -1):
+                    found.add(("due_time", number, sequence, lt))
+                last[line] = change["last_due_ms"]
+    return found | {
+        ("firing", number, key[2], event["logical_time"]) for key, event in sent.items() if key not in fired
+    }
 
 
 def channel_rules(events: list[Event], shards: dict[int, Shard]) -> set[Finding]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from typing import Any
 
-from batonq.core.records import DeletedFlag
-from tests.pipeline.judge import PAYLOADS, Event, judge
+from batonq.core.records import DeletedFlag, SentFlag
+from tests.pipeline.judge import PAYLOADS, Event, counts_as, judge
 
 Plant = Callable[[list[Event]], list[Event]]
 SECOND = 1_000_000
 UNUSED = 1 << 40
 TRIES_MAX = 20
 TRUNCATED = {"carried", "lost"}
+FANNED = {"copies", "firing", "due_time"}
 # What else the same change breaks.
 ALSO = {
     "sent_twice": {"sequence_gap"},
@@ -216,6 +218,60 @@ def _plant_lost(events: list[Event]) -> list[Event]:
     return _that_makes("lost", (day.changed(base, first_frame=frame + 1) for frame in frames))
 
 
+def _plant_conservation(events: list[Event]) -> list[Event]:
+    """A base that counts a send that was none, and balances it with a delete."""
+    told = with_base(events)
+    policies = json.loads(told[-1]["detail"])
+    policies[0]["counters"]["sent"] += 1
+    policies[0]["counters"]["deleted"] += 1
+    return Day(told).changed(len(told) - 1, detail=json.dumps(policies))
+
+
+def with_base(events: list[Event]) -> list[Event]:
+    """The same whole history, with a base at the end of shard 0 that counts what happened there."""
+    of_shard = sorted((one for one in events if one["shard"] == 0), key=lambda one: one["logical_time"])
+    counters: dict[int, Counter[str]] = defaultdict(Counter)
+    policies: dict[int, dict[str, Any]] = {}
+    living: dict[int, int] = {}
+    owed: set[int] = set()
+    for event in of_shard:
+        queue, sequence, kind = event["queue"], event["sequence"], event["event"]
+        if kind == "policy_set":
+            policies[queue] = json.loads(event["detail"])
+        elif kind == "queue_purged":
+            purged = [one for one, its in living.items() if its == queue and one < event["number"] and one not in owed]
+            counters[queue]["deleted"] += len(purged)
+            for one in purged:
+                del living[one]
+        elif sequence is not None:
+            counted = counts_as(event)
+            counters[queue][counted] += 1
+            if counted in ("sent", "arrived"):
+                living[sequence] = queue
+            elif counted in ("deleted", "expired", "moved"):
+                del living[sequence]
+            (owed.add if kind == "owed" else owed.discard)(sequence)
+    names = ("sent", "arrived", "deleted", "expired", "moved", "present")
+    for queue in living.values():
+        counters[queue]["present"] += 1
+    detail = [
+        {**policy, "counters": {name: counters[queue][name] for name in names}} for queue, policy in policies.items()
+    ]
+    last = of_shard[-1]
+    base = {
+        **dict.fromkeys(last),
+        **{name: last[name] for name in ("shard", "owner_epoch", "time", "flags")},
+        "frame": last["frame"] + 1,
+        "row": 0,
+        "logical_time": last["frame"] + 1 << 16,
+        "event": "base",
+        "first_frame": 1,
+        "number": max(living, default=0),
+        "detail": json.dumps(detail),
+    }
+    return [*events, base]
+
+
 def _lives(last: Event) -> bool:
     return last["event"] not in ("deleted", "settled")
 
@@ -306,6 +362,30 @@ def _in_group(events: list[Event], kind: str, *, same: str = "", later: str = ""
 
 def _key(event: Event) -> tuple[int, int]:
     return event["shard"], event["sequence"]
+
+
+def _plant_copies(events: list[Event]) -> list[Event]:
+    """A copy that is a message of its own: the publish says that there is one more."""
+    copies = (at for at, event in enumerate(events) if event["event"] == "sent" and event["subscription"] is not None)
+    at = next(copies)
+    return Day(events).changed(at, flags=events[at]["flags"] & ~SentFlag.FANNED, subscription=None)
+
+
+def _firings(events: list[Event], name: str) -> list[int]:
+    told = [at for at, event in enumerate(events) if event["event"] == "schedule_set" and event["number"]]
+    return [at for at in told if json.loads(events[at]["detail"])["name"] == name]
+
+
+def _plant_firing(events: list[Event]) -> list[Event]:
+    """A firing that sets the next due time and sends nothing: the message is another's."""
+    at = _firings(events, "often")[0]
+    return Day(events).changed(at, number=0)
+
+
+def _plant_due_time(events: list[Event]) -> list[Event]:
+    one, other = _firings(events, "often")[:2]
+    due_ms = json.loads(events[one]["detail"])["last_due_ms"]
+    return Day(events).changed(other, detail=json.dumps({**json.loads(events[other]["detail"]), "last_due_ms": due_ms}))
 
 
 def _plant_duplicate(events: list[Event]) -> list[Event]:

@@ -17,7 +17,7 @@ from batonq.pipeline.events.plain import events as plain_events
 from batonq.pipeline.events.schema import arrow_schema
 from batonq.pipeline.jobs import audit as job
 from batonq.pipeline.reading.history import open_history
-from tests.pipeline import busy, planted
+from tests.pipeline import busy, fanned, planted
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.job_support import run_job
 from tests.pipeline.judge import Event, Finding, judge
@@ -158,23 +158,27 @@ def audited(
     directory = tmp_path_factory.mktemp("million")
     busy.make(str(directory / "data"), rounds=10, seed=11)
     day, whole = read(str(directory / "data")), read(busy_logs)
+    fanned.make(str(directory / "fanned"))
+    published = read(str(directory / "fanned"))
     plants: dict[str, Shards] = {}
     for kind, plant in planted.plants().items():
-        plants[kind] = at(len(plants), plant(truncated if kind in planted.TRUNCATED else day))
+        days = truncated if kind in planted.TRUNCATED else published if kind in planted.FANNED else day
+        plants[kind] = at(len(plants), plant(days))
     given_up = planted.acked_while_it_waits(whole)
     chance = random.Random(3)
-    mutants = [at(len(plants) + n, events) for n, events in enumerate((whole, truncated, given_up))]
-    while len(mutants) < 3 + MUTANTS or len(kinds_of(mutants)) < 8:  # until they break many rules
-        changed, compared = mutant((whole, truncated)[len(mutants) % 2], chance)
+    based = planted.with_base(whole)
+    mutants = [at(len(plants) + n, events) for n, events in enumerate((whole, truncated, given_up, based, published))]
+    while len(mutants) < 5 + MUTANTS or len(kinds_of(mutants)) < 8:  # until they break many rules
+        changed, compared = mutant((based, truncated, published)[len(mutants) % 3], chance)
         mutants.append(at(len(plants) + len(mutants), changed, compared))
     broken = [event for shards in (*plants.values(), *mutants) for event in shards.events]
     first = len(plants) + len(mutants)
-    days = -(-(MILLION - len(broken)) // len(day))
+    copied = -(-(MILLION - len(broken)) // len(day))
     path = str(directory / "events")
     from pyspark.sql import functions as f
 
     by = (f.col("id") * 2).cast("int")
-    copies = frame(compiled, day).coalesce(1).crossJoin(f.broadcast(compiled.range(first, first + days).coalesce(1)))
+    copies = frame(compiled, day).coalesce(1).crossJoin(f.broadcast(compiled.range(first, first + copied).coalesce(1)))
     copies = copies.withColumns({"shard": f.col("shard") + by, "other_shard": f.col("other_shard") + by})
     copies.drop("id").write.parquet(path)
     frame(compiled, broken).select(*copies.drop("id").columns).write.mode("append").parquet(path)
@@ -188,8 +192,8 @@ def kinds_of(mutants: list[Shards]) -> set[str]:
 
 
 def test_the_audit_finds_what_a_plain_fold_finds(audited: Audited) -> None:
-    whole, truncated, given_up, *_ = audited.mutants
-    assert whole.expected == truncated.expected == set()
+    whole, truncated, given_up, based, published, *_ = audited.mutants
+    assert whole.expected == truncated.expected == based.expected == published.expected == set()
     assert [kind for kind, *_ in given_up.expected].count("not_held") == 2  # given back and acknowledged, by nobody
     for shards in audited.mutants:
         assert shards.differs(audited.of(shards)) == []

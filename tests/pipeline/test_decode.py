@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from batonq.core.ids import message_id
 from batonq.core.payload import Attribute, encode_attributes
 from batonq.core.records import Type
+from batonq.core.shard.state.readers import GroupSettings, Start
 from batonq.errors import InvalidInput, LogCorrupt
 from batonq.log.frames import build
 from batonq.pipeline.events import decode
@@ -22,6 +23,7 @@ from batonq.pipeline.events.ranges import pieces
 from batonq.pipeline.events.schema import EVENTS
 from tests.core.rig import T0, Bench, claim, make_send
 from tests.core.test_against_model import Machine
+from tests.core.test_stored_payloads import key_of, send_stored
 from tests.golden.runner import parse, scenarios
 from tests.golden.script import Scenario
 from tests.pipeline.support import assert_same, frames_of, plain_batch
@@ -70,6 +72,9 @@ def rich() -> Bench:
     bench.later(1_000)
     bench.shard.purge(fifo, 0, bench.now)
     bench.shard.close_queue(fifo, 9, bench.now)
+    bench.queue(4, retain_ms=3_600_000)
+    bench.send(4, "retained")
+    bench.shard.set_reader(4, "prüfung", T0, GroupSettings(), Start("end"), T0, False, bench.now)
     return bench
 
 
@@ -127,6 +132,17 @@ def test_what_a_row_says() -> None:
     assert (returned["reason"], returned["error_class"], returned["error_text"]) == ("nack", "OSError", "it broke")
     assert returned["visible_at"].timestamp() * 1000 == T0 + 1_500
     assert leased["body"] is None and sent["logical_time"] == sent["frame"] << 16 | sent["row"]
+
+
+def test_a_body_in_the_payload_store_is_a_pointer_with_digest_and_size() -> None:
+    bench = Bench()
+    bench.queue(1)
+    send_stored(bench, 1, "a", "b-plain")
+    bench.commit()
+    batch = assert_same(frames_of(bench))
+    rows = [row for row in batch.to_pylist() if row["event"] == "sent"]
+    assert [row["content"] for row in rows] == ["stored text", "text"]
+    assert rows[0]["body"].decode() == f"{key_of('a')} 5"
 
 
 def test_filters_choose_before_texts_are_read() -> None:

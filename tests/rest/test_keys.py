@@ -79,6 +79,22 @@ def test_a_key_that_may_only_read(secured: TestServer) -> None:
     assert say(secured, "BTNREAD", "GET", "/v1/queues/roles/stats")[1]["visible"] == 1
 
 
+def test_a_producer_cancels_and_changes_what_it_sent(secured: TestServer) -> None:
+    """The role write is enough for one message by its id; a message that is held is left alone."""
+    path = "/v1/queues/cancelled/messages"
+    say(secured, "BTNWRITE", "POST", "/v1/queues", {"name": "cancelled"})
+    ids = [say(secured, "BTNWRITE", "POST", path, {"body": 1, "delaySeconds": 3600})[1]["messageId"] for _ in range(2)]
+    held = say(secured, "BTNWRITE", "POST", path, {"body": 2})[1]["messageId"]
+    assert say(secured, "BTNWRITE", "POST", f"{path}:receive", {})[1]["messages"]
+    assert say(secured, "BTNREAD", "DELETE", f"{path}/{ids[0]}")[0] == 403
+    assert say(secured, "BTNWRITE", "DELETE", f"{path}/{ids[0]}")[0] == 204
+    assert say(secured, "BTNWRITE", "DELETE", f"{path}/{ids[0]}")[1]["code"] == "message_not_found"
+    assert say(secured, "BTNWRITE", "PATCH", f"{path}/{ids[1]}", {"body": 3})[1]["body"] == 3
+    for method, value in (("DELETE", None), ("PATCH", {"body": 4})):
+        status, answer = say(secured, "BTNWRITE", method, f"{path}/{held}", value)
+        assert (status, answer["code"]) == (409, "message_held") and "holds the message" in answer["detail"]
+
+
 def test_a_key_that_may_only_read_with_boto3(secured: TestServer) -> None:
     writer = client("sqs", secured.url, "BTNWRITE", SECRET)
     reader = client("sqs", secured.url, "BTNREAD", SECRET)
@@ -105,6 +121,8 @@ def test_a_key_that_may_only_read_with_boto3(secured: TestServer) -> None:
 def test_what_changes_nothing_is_declared() -> None:
     """Whoever adds an operation decides: a GET of REST changes nothing, and these operations of SQS do not."""
     assert {operation.name for operation in OPERATIONS if operation.method == "GET" and operation.changes} == set()
+    unchanging = {operation.name for operation in OPERATIONS if operation.method != "GET" and not operation.changes}
+    assert unchanging == {"matchTopic", "previewSchedule"}
     unchanging = {name for name in sqs_table.OPERATIONS if name.startswith(("Get", "List"))}
     assert {name for name, row in sqs_table.OPERATIONS.items() if not row.changes} == unchanging == sqs_table.READS
 

@@ -87,6 +87,33 @@ def test_no_visibility_gives_the_message_back(rest: Rest) -> None:
     assert rest.receive(queue)[0]["receiveCount"] == 2
 
 
+def test_a_queue_made_with_rest_backs_off_unless_told_otherwise(rest: Rest) -> None:
+    shown = rest.good("GET", rest.create("plain"))
+    assert shown["retry"] == {"kind": "exponential", "baseSeconds": 1, "factor": 2, "maxSeconds": 300, "jitter": 0.2}
+    assert shown["retryExpiredLeases"] is False
+    for name, fields, delayed in (("plain", {}, True), ("at-once", {"retry": {"kind": "none"}}, False)):
+        queue = f"/v1/queues/{name}" if name == "plain" else rest.create(name, **fields)
+        rest.send(queue, 1)
+        (message,) = rest.receive(queue)
+        assert rest("POST", f"{queue}/messages/{message['receiptHandle']}:nack").status == 204
+        assert rest.stats(queue)["delayed"] == delayed
+    assert "retry" not in rest.good("GET", "/v1/queues/at-once")
+    rest.good("PATCH", "/v1/queues/at-once", {"retry": None})
+    assert rest.good("GET", "/v1/queues/at-once")["retry"] == shown["retry"]
+
+
+def test_an_expired_lease_backs_off_if_the_queue_says_so(rest: Rest) -> None:
+    schedule = {"kind": "schedule", "delaysSeconds": [3600]}
+    queue = rest.create("careful", retry=schedule, retryExpiredLeases=True, defaultVisibilityTimeoutSeconds=1)
+    rest.send(queue, 1)
+    assert rest.receive(queue)
+    rest.server.advance(2)
+    stats = rest.stats(queue)
+    assert (stats["expiredLeases"], stats["delayed"], stats["visible"]) == (1, 1, 0)
+    rest.server.advance(3600)
+    assert rest.stats(queue)["visible"] == 1
+
+
 def test_a_nack_without_a_delay_waits_as_the_queue_says(rest: Rest) -> None:
     queue = rest.create(retry={"kind": "schedule", "delaysSeconds": [10, 60]})
     receipt = lease(rest, queue)

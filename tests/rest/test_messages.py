@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from base64 import b64decode, b64encode
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -434,14 +436,72 @@ def test_a_producers_numbers_make_a_retry_harmless(any_rest: Rest) -> None:
     assert any_rest.stats(queue)["sent"] == 3
 
 
-def test_fifo_messages_need_a_group_and_have_no_delay(rest: Rest) -> None:
+def test_fifo_messages_need_a_group(rest: Rest) -> None:
     queue = rest.create(mode="FIFO")
     results = batch(
         rest,
         queue,
-        [{"body": 1}, {"body": 2, "messageGroupId": "g", "delaySeconds": 1}, {"body": 3, "messageGroupId": "g"}],
+        [{"body": 1}, {"body": 2, "messageGroupId": "g"}],
     )
-    assert ["error" in result for result in results] == [True, True, False]
+    assert ["error" in result for result in results] == [True, False]
+
+
+def test_a_delayed_message_holds_up_its_fifo_group(rest: Rest, packed: Rest) -> None:
+    queue = rest.create(mode="FIFO")
+    results = batch(
+        packed,
+        queue,
+        [
+            {"body": 1, "messageGroupId": "held", "delaySeconds": 3600},
+            {"body": 2, "messageGroupId": "held"},
+            {"body": 3, "messageGroupId": "free"},
+            {"body": 4, "messageGroupId": "free", "delaySeconds": 3600},
+        ],
+    )
+    assert not any("error" in result for result in results)
+    assert [one["body"] for one in rest.receive(queue)] == [3]
+    stats = rest.stats(queue)
+    assert (stats["visible"], stats["inFlight"], stats["delayed"]) == (1, 1, 2)
+
+
+# --- when a message is delivered --------------------------------------------------------------
+
+
+def in_future(rest: Rest, queue: str, **span: float) -> datetime:
+    """A time after now, by the server's clock, which other tests move."""
+    return datetime.fromtimestamp(rest.stats(queue)["atMs"] / 1000, UTC) + timedelta(**span)
+
+
+def test_a_message_is_delivered_at_its_time(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    any_rest.send(queue, 1, deliverAt=in_future(any_rest, queue, days=365).isoformat())
+    soon = in_future(any_rest, queue, hours=1).astimezone(ZoneInfo("Asia/Tokyo"))
+    any_rest.send(queue, 1, deliverAt=soon.isoformat())
+    any_rest.send(queue, 2, deliverAt=in_future(any_rest, queue, seconds=-5).isoformat())
+    any_rest.send(queue, 3, delaySeconds=366 * 86_400)
+    stats = any_rest.stats(queue)
+    assert (stats["visible"], stats["delayed"]) == (1, 3)
+    assert [one["body"] for one in any_rest.receive(queue)] == [2]
+    peeked = any_rest.good("GET", f"{queue}/messages?state=DELAYED")["messages"]
+    spans_h = [round((one["untilMs"] - stats["atMs"]) / 3_600_000, 1) for one in peeked]
+    assert sorted(spans_h) == [1, 365 * 24, 366 * 24]
+
+
+def test_a_wrong_time_of_delivery_is_refused(rest: Rest) -> None:
+    queue = rest.create()
+    wrong: list[dict[str, Any]] = [
+        {"deliverAt": "2027-01-31T09:00:00"},
+        {"deliverAt": "tomorrow"},
+        {"deliverAt": "2027-02-31T09:00:00Z"},
+        {"deliverAt": in_future(rest, queue, days=367).isoformat()},
+        {"deliverAt": in_future(rest, queue, days=1).isoformat(), "delaySeconds": 5},
+        {"delaySeconds": 366 * 86_400 + 1},
+    ]
+    results = batch(rest, queue, [{"body": 1, **fields} for fields in wrong])
+    texts = [result["error"]["detail"] for result in results]
+    assert all("deliverAt" in text for text in texts[:5]) and "delaySeconds" in texts[5], texts
+    assert "time zone" in texts[0] and "RFC 3339" in texts[1] and "RFC 3339" in texts[2]
+    assert "more than 366 days" in texts[3] and "not both" in texts[4]
 
 
 # --- receiving --------------------------------------------------------------------------------

@@ -219,8 +219,31 @@ def test_sqs_may_make_chains_as_it_always_could(rest: Rest, sqs: Any) -> None:
     policy = {"deadLetterTargetArn": rest.good("GET", "/v1/queues/c")["arn"], "maxReceiveCount": 1}
     url = sqs.get_queue_url(QueueName="b")["QueueUrl"]
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
-    assert rest.good("GET", "/v1/queues/b")["deadLetterQueue"] == "c"
+    shown = rest.good("GET", "/v1/queues/b")
+    assert shown["deadLetterQueue"] == "c"
+    few, chain = shown["warnings"]
+    assert "after 1 receive," in few and chain.startswith("Queue b is the dead-letter queue of a and has")
+    assert rest.good("GET", "/v1/queues/a")["warnings"][0].startswith("The dead-letter queue b of queue a has")
+    said = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["Baton.Warnings"])["Attributes"]
+    assert said == {"Baton.Warnings": " ".join(shown["warnings"])}
     assert rest.good("PATCH", "/v1/queues/b", {"slaSeconds": 5})["slaSeconds"] == 5
+
+
+def test_a_dead_letter_queue_is_kept_for_14_days_also_when_sqs_makes_it(rest: Rest, sqs: Any) -> None:
+    dead = sqs.create_queue(QueueName="dead")["QueueUrl"]
+    short = sqs.create_queue(QueueName="short", Attributes={"MessageRetentionPeriod": "3600"})["QueueUrl"]
+    for target in ("dead", "short"):
+        policy = {"deadLetterTargetArn": rest.good("GET", f"/v1/queues/{target}")["arn"], "maxReceiveCount": 3}
+        sqs.create_queue(QueueName=f"{target}-source", Attributes={"RedrivePolicy": json.dumps(policy)})
+    kept = [
+        sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["MessageRetentionPeriod"])["Attributes"]
+        for url in (dead, short)
+    ]
+    assert [attributes["MessageRetentionPeriod"] for attributes in kept] == ["1209600", "3600"]
+    assert "warnings" not in rest.good("GET", "/v1/queues/dead-source")
+    (told,) = rest.good("GET", "/v1/queues/short-source")["warnings"]
+    assert told.startswith("The dead-letter queue short keeps messages for 3600 seconds")
+    assert sqs.create_queue(QueueName="dead")["QueueUrl"] == dead, "creating it again is no conflict"
 
 
 def test_a_queue_for_dead_letters_is_not_made_for_nothing(rest: Rest) -> None:

@@ -36,7 +36,7 @@ def test_a_lane() -> None:
         ("0:0", "is not a valid range"),
         ("2:50,", "is not an option"),
         ("2:50,speed=9", "per-worker="),
-        ("2:50,lag=1000", "per-worker="),  # reader groups do not exist yet
+        ("2:50,latency=1000", "per-worker="),
         ("2:50,sla=", "is not an option"),
         ("2:50,sla=soon", "not a number"),
         ("2:50,sla=-1", "must be 0 or more"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batonq.errors import InvalidInput
-from batonq.scaling import Drain, KeepUp, Largest, PerWorker, Policy, Rates, Reading, Sla, Steps, combined
+from batonq.scaling import Drain, KeepUp, Lag, Largest, PerWorker, Policy, Rates, Reading, Sla, Steps, combined
 
 
 def workers(policy: Policy, reading: Reading, rates: Rates | None = None) -> int | None:
@@ -30,6 +30,22 @@ def test_why_reads_as_a_sentence() -> None:
 @pytest.mark.parametrize(("depth", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (5_000, 50)])
 def test_messages_per_worker(depth: int, expected: int) -> None:
     assert workers(PerWorker(100), Reading(visible=depth)) == expected
+
+
+@pytest.mark.parametrize(("lag", "expected"), [(0, 0), (1, 1), (1_000, 1), (1_001, 2), (50_000, 4)])
+def test_the_lag_of_a_reader_group_asks_for_at_most_one_worker_per_shard(lag: int, expected: int) -> None:
+    assert workers(Lag(1_000), Reading(visible=lag, lag=lag, shards=4)) == expected
+
+
+def test_lag_says_nothing_about_a_queue_without_a_group() -> None:
+    assert workers(Lag(1_000), Reading(visible=10_000)) is None
+    wish = Lag(10).wish(Reading(lag=100, shards=1), Rates())
+    assert wish is not None and wish.why == "100 messages behind ÷ 10 messages per worker, but the queue has 1 shard"
+    both = combined([Reading(lag=5, shards=2), Reading(lag=7, shards=3)])
+    assert (both.lag, both.shards) == (12, 5)
+    assert combined([Reading(lag=5, shards=2), Reading()]).lag is None
+    with pytest.raises(InvalidInput, match="lag per worker"):
+        Lag(0)
 
 
 def test_messages_in_flight_are_work_too() -> None:

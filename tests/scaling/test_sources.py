@@ -11,7 +11,7 @@ import pytest
 
 from batonq.client import Baton
 from batonq.errors import QueueDoesNotExist, Unavailable
-from batonq.scaling import Reading, sqs_readings, stats_readings
+from batonq.scaling import Autoscale, Lag, Reading, group_readings, sqs_readings, stats_readings
 from batonq.scaling.sources import from_attributes
 from tests.api.conftest import client
 from tests.support.server import ACCOUNT, TestServer
@@ -29,6 +29,32 @@ def by_stats(url: str, *queues: str) -> Reading:
             return await stats_readings(baton, queues)()
 
     return asyncio.run(main())
+
+
+def test_a_reading_of_a_reader_group_is_its_lag(server: TestServer) -> None:
+    async def main() -> Reading:
+        async with Baton(server.url, retries=0) as baton:
+            queue = await baton.create_queue("read", retain=3600)
+            await queue.send_many(range(7))
+            await queue.reader("audit").create()
+            return await group_readings(baton, ["read"], "audit")()
+
+    found = asyncio.run(main())
+    assert (found.lag, found.shards, found.depth) == (7, 1, 7)
+    policy = Autoscale.parse("1:10,lag=2").policy
+    assert policy == Lag(2)
+
+
+@pytest.mark.parametrize(("paused", "visible"), [("none", 3), ("sends", 3), ("delivery", 0), ("both", 0)])
+def test_messages_that_a_pause_holds_back_need_no_workers(server: TestServer, paused: str, visible: int) -> None:
+    sqs: Any = client("sqs", server.url, ACCOUNT)
+    name = f"held-{paused}"
+    url = sqs.create_queue(QueueName=name)["QueueUrl"]
+    for number in range(3):
+        sqs.send_message(QueueUrl=url, MessageBody=str(number))
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"Baton.Paused": paused})
+    for found in (by_stats(server.url, name), by_attributes(sqs, [url])):
+        assert found.visible == visible and (found.oldest_age_s is None) == (not visible)
 
 
 def by_attributes(sqs: Any, urls: list[str]) -> Reading:

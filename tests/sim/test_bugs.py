@@ -14,11 +14,17 @@ SEEDS_MAX = 30
 # The first seed that is tried, and the checkers that must find the bug in some seed. A log that lost what it had
 # committed often refuses to open, which is a finding of its own.
 FOUND_BY = {
-    "no-fsync": (22, {"total-queue"}),
+    "no-fsync": (253, {"total-queue"}),
     "release-before-commit": (1, {"total-queue"}),
     "epoch-not-compared": (1, {"lease-exclusivity"}),
     "cursor-not-advanced": (1, {"conservation"}),
     "delay-ignored": (1, {"delay"}),
+    "pause-ignored": (3, {"pausing"}),
+    "firing-in-two-frames": (6, {"schedules"}),
+    "replay-without-numbers": (41, {"replays"}),
+    "reader-commit-not-awaited": (40, {"readers"}),
+    "reader-positions-forgotten": (5, {"readers"}),
+    "retained-front-dropped": (5, {"audit"}),
     "keys-forgotten": (4, {"delay", "total-queue"}),
     "numbers-forgotten": (1, {"total-queue"}),
     "group-not-locked": (1, {"fifo"}),
@@ -43,12 +49,12 @@ MENDED = {
     "full-tables-stay-full": (4, {"liveness"}),
     "refusals-forgotten": (7, {"conservation", "total-queue"}),
     "waiters-overflow-frame": (34, {"exception"}),
-    "committed-replies-not-told": (29, {"liveness"}),
+    "committed-replies-not-told": (69, {"liveness"}),
     "failed-host-hangs": (19, {"liveness"}),
     "woken-queue-forgotten": (4, {"liveness"}),
     "duplicates-not-remembered": (7, {"total-queue"}),
     "purge-of-nothing-is-of-all": (7, {"total-queue"}),
-    "deleted-queues-leak": (12, {"audit"}),
+    "deleted-queues-leak": (21, {"audit"}),
 }
 
 

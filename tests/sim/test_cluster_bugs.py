@@ -30,7 +30,7 @@ FOUND_BY = {
 # Bugs that were in the product, put back: a seed that finds each, and the checkers that do.
 MENDED = {
     "reconnect-counts-as-not-sent": (28, {"total-queue"}),
-    "restarted-node-counts-as-not-asked": (70, {"total-queue"}),
+    "restarted-node-counts-as-not-asked": (112, {"total-queue"}),
 }
 
 

@@ -10,7 +10,7 @@ from sim.cluster.run import simulate_cluster
 from sim.run import Outcome
 from tests.support.profile import FULL
 
-SEEDS = 1000 if FULL else 10
+SEEDS = 500 if FULL else 10
 CHUNK = min(50, SEEDS)
 
 

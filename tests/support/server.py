@@ -15,6 +15,7 @@ import uvloop
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, direct_under
 from batonq.api.http.messages import plain
 from batonq.api.rest import RestApp
+from batonq.api.sns import SnsApp
 from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.cli.serve import gate_of, limits_of
 from batonq.node.broker import Broker
@@ -126,7 +127,7 @@ class TestServer:
         await self.node.start()
         self.app = SqsApp(self.node.broker, SqsSettings(account=ACCOUNT, public_url=self._public_url))
         self.rest = RestApp(self.node.broker)
-        router = Router(self.app.handle)
+        router = Router(SnsApp(self.node.broker, self.app.access).before(self.app.handle))
         router.mount_under("/v1", self.rest.handle)
         router.mount_under("/problems", self.rest.handle)
         router.mount("/livez", _alive)

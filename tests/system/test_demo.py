@@ -72,6 +72,12 @@ def test_once_leaves_something_for_every_page(server: ServerProcess) -> None:
     classes = {letter["deadLetter"]["errorClass"] for letter in letters}
     assert {"TypeError", "SMTPRecipientsRefused"} <= classes
     assert all(TAG in queue["tags"] for queue in read(server, "/v1/queues")["queues"])
+    (topic,) = read(server, "/v1/topics")["topics"]
+    assert topic["name"] in done.stdout and topic["subscriptions"] == 2 and TAG in topic["tags"]
+    (group,) = read(server, f"/v1/queues/{PREFIX}audit/readers")["readers"]
+    assert group["lagMessages"] > 0 and group["shards"][0]["committed"]
+    (schedule,) = read(server, "/v1/schedules")["schedules"]
+    assert schedule["queue"] == f"{PREFIX}reports" and schedule["state"] == "ACTIVE"
 
 
 def test_a_second_run_uses_the_same_queues_and_remove_deletes_them_and_nothing_else(server: ServerProcess) -> None:
@@ -81,6 +87,7 @@ def test_a_second_run_uses_the_same_queues_and_remove_deletes_them_and_nothing_e
     removed = baton("demo", "--url", server.url, "--remove")
     assert removed.returncode == 0 and f"Deleted {PREFIX}orders" in removed.stdout
     assert [queue["name"] for queue in read(server, "/v1/queues")["queues"]] == [f"{PREFIX}mine"]
+    assert read(server, "/v1/topics")["topics"] == [] and read(server, "/v1/schedules")["schedules"] == []
     assert "no queues" in baton("demo", "--url", server.url, "--remove").stdout
 
 
@@ -95,6 +102,7 @@ def test_the_living_scenario_runs_for_its_time(server: ServerProcess) -> None:
     done = baton("demo", "--url", server.url, "--seconds", "3", "--rate", "100")
     assert done.returncode == 0, done.stderr
     assert sum(stats(server, part.name)["sent"] for part in PARTS) > 0
+    assert read(server, f"/v1/queues/{PREFIX}audit/history")["messages"]
 
 
 def test_without_a_server_it_starts_one_and_takes_it_away(tmp_path: Path) -> None:

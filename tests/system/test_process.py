@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,18 @@ def test_a_start_prints_two_lines_and_no_internals(tmp_path: Path) -> None:
     assert " serves http://127.0.0.1:" in first and f"data in {tmp_path}/here (created)\n" in first
     assert "Dashboard: http://127.0.0.1:" in second
     assert len(rest.splitlines()) == 2 and "frames_folded" not in first + second + rest
+
+
+@pytest.mark.parametrize("flags", [(), ("--processes", "2")])
+def test_the_templates_of_the_dashboard_are_loaded_without_a_request(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with ServerProcess(tmp_path / "data", *flags) as server:
+        children = [event["pid"] for event in server.events if event.get("event") == "process_serving"]
+        for process in children or [server.process.pid]:
+            maps = Path(f"/proc/{process}/maps")
+            ends = time.monotonic() + 120
+            while "markupsafe" not in maps.read_text() and time.monotonic() < ends:  # Jinja's compiled part
+                time.sleep(0.05)
+            assert "markupsafe" in maps.read_text()
 
 
 def test_another_address_without_the_secured_profile_is_refused(tmp_path: Path) -> None:

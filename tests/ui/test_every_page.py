@@ -13,9 +13,11 @@ from tests.ui.axe import assert_accessible
 from tests.ui.conftest import Open
 from tests.ui.page_list import Shown, filled_server, is_listed, paths, wait_for_alarm
 from tests.ui.servers import UiServer
-from tests.ui.xss import PAYLOADS, SHORT, Planted, plant, poke
+from tests.ui.xss import PAYLOADS, SHORT, TIGHT, Planted, plant, plant_fanout, poke
 
-NAMES = tuple(paths(Shown("", "", "", "", "", "")))
+NAMES = tuple(paths(Shown(*[""] * len(Shown._fields))))
+Attacked = tuple[UiServer, Planted, str]
+FANOUT = "attacked-fanout"
 PHONE = ViewportSize(width=390, height=844)
 
 
@@ -26,7 +28,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UiServer,
 
 
 def test_every_route_is_in_the_list() -> None:
-    listed = paths(Shown("q", "d", "m", "l", "j", "a"))
+    listed = paths(Shown(*[f"x{number}" for number in range(len(Shown._fields))]))
     missing = [
         route.path
         for route in ROUTES
@@ -63,16 +65,18 @@ def test_a_page_can_be_read_without_a_script(open_page: Open, filled: tuple[UiSe
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[UiServer, Planted]]:
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     with UiServer(tmp_path_factory.mktemp("attacked")) as server:
         planted = plant(server.rest, "attacked")
+        subscription = plant_fanout(server.rest, FANOUT)
         server.rest("POST", "/v1/keys", {"name": SHORT})
         alarm = wait_for_alarm(server.rest, planted.dead_letter_queue)
         server.rest("POST", f"/v1/alarms/{quote(alarm, safe='')}:acknowledge", {"note": SHORT})
-        yield server, planted
+        yield server, planted, subscription
 
 
-def _places(planted: Planted) -> dict[str, str]:
+def _places(planted: Planted, subscription: str) -> dict[str, str]:
+    topic, kept = f"/ui/topics/{FANOUT}", f"/ui/queues/{FANOUT}"
     queue, dead = f"/ui/queues/{planted.queue}", f"/ui/queues/{planted.dead_letter_queue}"
     reflected = quote(PAYLOADS[1], safe="")
     return {
@@ -96,13 +100,24 @@ def _places(planted: Planted) -> dict[str, str]:
         "alarms": "/ui/alarms",
         "keys": "/ui/keys",
         "jobs": "/ui/jobs",
+        "topics": "/ui/topics",
+        "topic": topic,
+        "topic-settings": f"{topic}/settings",
+        "topic-waiting": f"{topic}/waiting",
+        "subscription": f"{topic}/subscriptions/{subscription}",
+        "history": f"{kept}/history",
+        "group": f"{kept}/readers/{FANOUT}",
+        "counters": f"{kept}/counters",
+        "schedules": f"/ui/schedules?queue={FANOUT}",
+        "schedule": f"/ui/schedules/{FANOUT}@{FANOUT}",
+        "create-schedule": f"/ui/create-schedule?queue={reflected}",
     }
 
 
-@pytest.mark.parametrize("name", list(_places(Planted("", "", "", "", ""))))
-def test_no_planted_text_runs(open_page: Open, attacked: tuple[UiServer, Planted], name: str) -> None:
-    server, planted = attacked
-    page = open_page(server).go(_places(planted)[name])
+@pytest.mark.parametrize("name", list(_places(Planted("", "", "", "", ""), "")))
+def test_no_planted_text_runs(open_page: Open, attacked: Attacked, name: str) -> None:
+    server, planted, subscription = attacked
+    page = open_page(server).go(_places(planted, subscription)[name])
     page.wait_for_load_state("load")
     poke(page)
     page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true; })")
@@ -121,22 +136,30 @@ def test_no_planted_text_runs(open_page: Open, attacked: tuple[UiServer, Planted
         ("alarms", SHORT),
         ("settings", PAYLOADS[0]),
         ("consumers", SHORT),
+        ("topic", SHORT),
+        ("topic-settings", PAYLOADS[0]),
+        ("subscription", SHORT),
+        ("topic-waiting", PAYLOADS[1]),
+        ("history", PAYLOADS[0]),
+        ("group", SHORT),
+        ("group", TIGHT),
+        ("schedule", PAYLOADS[0]),
     ],
 )
-def test_the_planted_text_is_shown_as_text(
-    open_page: Open, attacked: tuple[UiServer, Planted], name: str, text: str
-) -> None:
+def test_the_planted_text_is_shown_as_text(open_page: Open, attacked: Attacked, name: str, text: str) -> None:
     """Else the test above would show nothing."""
-    server, planted = attacked
-    page = open_page(server).go(_places(planted)[name])
+    server, planted, subscription = attacked
+    page = open_page(server).go(_places(planted, subscription)[name])
     shown = page.locator("main").inner_text()
     fields = [field.input_value() for field in page.locator("main textarea").all()]
     assert any(text in one for one in (shown, *fields))
 
 
-@pytest.mark.parametrize("path", ["/ui/{}", "/ui/queues/{}", "/ui/queues/attacked/messages/{}", "/ui/jobs/{}"])
-def test_no_text_of_an_address_runs(open_page: Open, attacked: tuple[UiServer, Planted], path: str) -> None:
-    server, _ = attacked
+@pytest.mark.parametrize(
+    "path", ["/ui/{}", "/ui/queues/{}", "/ui/queues/attacked/messages/{}", "/ui/jobs/{}", "/ui/topics/{}"]
+)
+def test_no_text_of_an_address_runs(open_page: Open, attacked: Attacked, path: str) -> None:
+    server, _, _ = attacked
     opened = open_page(server)
     for payload in PAYLOADS:
         with opened.watch.expecting("the server responded with a status of 404"):

@@ -184,3 +184,19 @@ def test_plots_are_drawn_and_share_a_crosshair(opened: Opened, rest: Rest, queue
     wait_for(lambda: page.locator(".plot-time").inner_text())
     page.get_by_role("link", name="These figures as a table").click()
     expect(page.locator("table")).to_contain_text("acknowledged")
+
+
+def test_a_queue_is_paused_and_resumed(opened: Opened, rest: Rest, queue: str) -> None:
+    rest("POST", f"/v1/queues/{queue}/messages", {"body": "one"})
+    page = opened.go(f"/ui/queues/{queue}")
+    page.get_by_text("Pause or drain").click()
+    page.get_by_role("button", name="Pause delivery").click()
+    expect(page.locator(".notice")).to_contain_text("Delivery is paused")
+    expect(page.locator(".held-back")).to_contain_text("receives get nothing")
+    expect(page.locator(".findings")).to_contain_text("Delivery is paused: 1 message waits")
+    assert rest("GET", f"/v1/queues/{queue}")["paused"] == "delivery"
+    page.get_by_role("link", name="Settings").click()
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".notice")).to_contain_text("Resumed")
+    expect(page.locator(".held-back")).to_have_count(0)
+    assert rest("GET", f"/v1/queues/{queue}")["paused"] == "none"

@@ -100,6 +100,32 @@ def plant(rest: Rest, name: str) -> Planted:
     return Planted(name, dead, waiting, held["messageId"], letters[0]["messageId"])
 
 
+def plant_fanout(rest: Rest, name: str) -> str:
+    """Put the texts into every field of a topic, a subscription, retained messages, a reader group and a schedule,
+    all of this name. Returns the id of the subscription.
+    """
+    tags = {payload[:128]: payload[:256] for payload in PAYLOADS}
+    rest("POST", "/v1/queues", {"name": name, "retainSeconds": 3_600})
+    rest("POST", "/v1/topics", {"name": name, "displayName": SHORT, "tags": tags})
+    policy = {"kind": [SHORT, {"prefix": PAYLOADS[0]}], PAYLOADS[1]: [{"exists": False}]}
+    made: str = rest("POST", f"/v1/topics/{name}/subscriptions", {"queue": name, "filterPolicy": policy})[
+        "subscriptionId"
+    ]
+    rest("POST", "/v1/queues", {"name": f"{name}-full", "maxMessages": 1})
+    rest("POST", f"/v1/topics/{name}/subscriptions", {"queue": f"{name}-full"})
+    for payload in PAYLOADS:
+        rest("POST", f"/v1/queues/{name}/messages", {"body": payload, "messageGroupId": TIGHT})
+        rest("POST", f"/v1/topics/{name}/messages", {"body": payload, "messageGroupId": TIGHT})
+    group = f"/v1/queues/{name}/readers/{name}"
+    rest("POST", f"/v1/queues/{name}/readers", {"name": name})
+    claim = {"member": TIGHT, "epoch": rest("POST", f"{group}:join", {"member": TIGHT})["epoch"]}
+    first = rest("POST", f"{group}:fetch", {**claim, "maxMessages": 1})["messages"][0]["position"]
+    rest("POST", f"{group}:fail", {**claim, "position": first, "error": SHORT})
+    hostile = {"body": {payload: payload for payload in PAYLOADS}, "attributes": {"a": SHORT}, "messageGroupId": TIGHT}
+    rest("POST", "/v1/schedules", {"name": name, "queue": name, "rateSeconds": 3_600, "message": hostile})
+    return made
+
+
 def _letters(rest: Rest, queue: str, count: int) -> list[dict[str, Any]]:
     """All of them, or none while some are on their way."""
     found: list[dict[str, Any]] = rest("GET", f"/v1/queues/{queue}/messages?limit=100")["messages"]

@@ -1,4 +1,4 @@
-"""The metrics of the front doors: HTTP, SQS and REST."""
+"""The metrics of the front doors: HTTP, SQS, SNS and REST."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from batonq.api.http import HttpServer
 from batonq.api.rest import RestApp
+from batonq.api.sns import SnsApp
 from batonq.api.sqs import SqsApp
 from batonq.node.monitoring import metrics
 from batonq.node.monitoring.exposition import Families, HistogramSample, histograms, label, many, one
 from batonq.node.monitoring.histogram import Histogram
 
 
-def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> Families:
+def front_metrics(server: HttpServer, sqs: SqsApp, sns: SnsApp, rest: RestApp) -> Families:
     counters = server.counters
     limits = server.limits
     responses = {
@@ -31,6 +32,9 @@ def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> Families:
         many(metrics.SQS_CALLS, _by("operation", sqs.calls)),
         many(metrics.SQS_ERRORS, _by("code", dict(sorted(sqs.errors.items())))),
         histograms(metrics.SQS_SECONDS, _timed(sqs.timers)),
+        many(metrics.SNS_CALLS, _by("operation", sns.calls)),
+        many(metrics.SNS_ERRORS, _by("code", dict(sorted(sns.errors.items())))),
+        histograms(metrics.SNS_SECONDS, _timed(sns.timers)),
         many(metrics.REST_CALLS, _by("operation", rest.calls)),
         many(metrics.REST_ERRORS, _by("code", dict(sorted(rest.errors.items())))),
         histograms(metrics.REST_SECONDS, _timed(rest.timers)),

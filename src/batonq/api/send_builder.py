@@ -20,6 +20,7 @@ _DEFAULTS: dict[str, Any] = {
     "ttls_ms": None,
     "max_receives": 0,
     "numbers": 0,
+    "subjects": "",
 }
 
 

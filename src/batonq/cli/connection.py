@@ -40,6 +40,8 @@ CA_VARIABLE = "BATON_CA_FILE"
 GROUP = "server and credentials"
 OPENING = "The request's body is not valid: "  # a user of the command line has written no request
 _FORMAT = re.compile(r"\b(\w+) does not have the required format\. \1: ")
+# a field of the REST API in an error: "to: …", "`from`", "filter.messageIds[0]"
+_FIELD = re.compile(r"^([a-z]+)(?:\[\d+\])?(?=: )|`([a-z]+)`|\b(?:\w+\.)?([a-z]+[A-Z]\w*)(?:\[\d+\])?")
 _COMMANDS = {"GET /v1/alarms": "baton alarms list", "GET /v1/history": "baton cluster status"}
 _DATA_HELP = "data directory of a running server: its URL and token are used"
 _CREDENTIALS_HELP = (
@@ -244,9 +246,12 @@ def checked_url(url: str) -> str:
 # --- requests ---------------------------------------------------------------------------------
 
 
-def connect(arguments: argparse.Namespace) -> Server:
-    """The server that the command's flags, the environment or the context name. It is closed when the command ends."""
-    server = Server(resolve(arguments))
+def connect(arguments: argparse.Namespace, flags: Mapping[str, str] | None = None) -> Server:
+    """The server that the command's flags, the environment or the context name. It is closed when the command ends.
+
+    `flags` has the command's flag for each field of the REST API that an error may name.
+    """
+    server = Server(resolve(arguments), flags)
     arguments.resources.callback(server.close)
     return server
 
@@ -259,8 +264,9 @@ def queue_path(name: str, *rest: str) -> str:
 class Server:
     """The REST API of one server, over one connection. Errors are BatonErrors with the server's text."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, flags: Mapping[str, str] | None = None) -> None:
         self.target = target
+        self._flags = flags or {}
         parts = urlsplit(target.url)
         assert parts.hostname is not None, "checked by resolve"
         self._prefix = parts.path
@@ -397,7 +403,7 @@ class Server:
                 f"The server at {self.url} does not support this command: it is older than baton {__version__}. "
                 "Update the server."
             )
-        return kind(in_words_of_commands(detail))
+        return kind(in_words_of_commands(detail, self._flags))
 
     def no_such_queue(self, path: str) -> QueueDoesNotExist:
         """The error for a queue that does not exist, with the names of similar queues."""
@@ -457,12 +463,12 @@ class Server:
         return Unreachable(f"{where} closed the connection without an answer. Check that a Baton server listens there.")
 
 
-def in_words_of_commands(text: str) -> str:
-    """An error of the REST API for a user who has typed a command: without requests, bodies and endpoints."""
+def in_words_of_commands(text: str, flags: Mapping[str, str] | None = None) -> str:
+    """An error of the REST API for a user who has typed a command: with flags, without requests and endpoints."""
     text = _FORMAT.sub(r"The \1 is not valid. ", text.replace(OPENING, ""))
     for endpoint, command in _COMMANDS.items():
         text = text.replace(f"{endpoint} lists", f"`{command}` lists")
-    return text
+    return _FIELD.sub(lambda found: (flags or {}).get(found[found.lastindex or 0], found[0]), text)
 
 
 def _text(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from batonq.cli.parser import did_you_mean
 from batonq.errors import InvalidInput, NotFound
+from batonq.whole_file import replace_file
 
 FILE_NAME = "contexts.json"
 CONTEXTS_MAX = 1_000
@@ -49,12 +50,7 @@ class Contexts:
             raise InvalidInput(f"There are more than {CONTEXTS_MAX} contexts in {self.path}. Remove some first.")
         value = {"current": self.current, "contexts": {name: _given(context) for name, context in self.named.items()}}
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        new = f"{self.path}.new"
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
-            os.fchmod(file.fileno(), 0o600)  # whatever an earlier file of this name had
-            json.dump(value, file, indent=2)
-            file.write("\n")
-        os.replace(new, self.path)
+        replace_file(self.path, json.dumps(value, indent=2).encode() + b"\n")
 
 
 def _given(context: Context) -> dict[str, str]:

@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
+from batonq.cli import demo_fanout
 from batonq.cli.connection import URL_VARIABLE, add_client_arguments, use_for_client
 from batonq.cli.demo_scenario import HEARTBEAT_S, PARTS, PREFIX, TAG, Part
 from batonq.client import Baton, Message, Queue, connect
@@ -75,12 +76,13 @@ async def _act(arguments: argparse.Namespace, url: str) -> int:
         for part in PARTS:
             dead = f", dead letters in {part.dead_letter_queue}" if part.dead_letter_queue else ""
             print(f"  {part.queue:20} {part.about}{dead}")
+        print(f"  {demo_fanout.TOPIC:20} {demo_fanout.ABOUT}")
         if arguments.once:
             await run_once(url, baton, Random(arguments.seed))
         else:
             print(f"Running for {arguments.seconds:g} s at {arguments.rate:g} messages/s. Ctrl-C stops it.", flush=True)
             with suppress(asyncio.CancelledError):
-                await Scenario(url, queues, arguments.rate, arguments.seed).run(arguments.seconds)
+                await Scenario(url, baton, queues, arguments.rate, arguments.seed).run(arguments.seconds)
         await _summarize(baton)
         print("Remove the queues with: baton demo --remove", flush=True)
     return 0
@@ -105,10 +107,13 @@ async def create(baton: Baton) -> dict[str, Queue]:
         if part.queue not in existing:
             await baton.create_queue(part.queue, fifo=part.fifo, tags={TAG: "yes"}, **part.settings)
         found[part.name] = baton.queue(part.queue)
+    await demo_fanout.create(baton)
     return found
 
 
 async def remove(baton: Baton) -> int:
+    for name in await demo_fanout.remove(baton):
+        print(f"Deleted topic {name}")
     names = [info.name async for info in baton.queues(PREFIX) if TAG in info.tags]
     # Sources first: a dead-letter queue in use cannot be deleted.
     for name in sorted(names, key=lambda name: name.removesuffix(".fifo").endswith("-dead")):
@@ -132,15 +137,20 @@ async def _summarize(baton: Baton) -> None:
 class Scenario:
     """Producers and workers, for a given time. Each has its own random numbers, derived from the seed."""
 
-    def __init__(self, url: str, queues: dict[str, Queue], rate_per_s: float, seed: int) -> None:
+    def __init__(self, url: str, baton: Baton, queues: dict[str, Queue], rate_per_s: float, seed: int) -> None:
         self._url = url
+        self._baton = baton
         self._queues = queues
         self._rate_per_s = rate_per_s
         self._seed = seed
         self._waiting: dict[str, int] = {}
 
     async def run(self, seconds: float) -> None:
-        work = [self._watch()]
+        work = [
+            self._watch(),
+            demo_fanout.publish_forever(self._baton, self._rate_per_s, self._seed),
+            demo_fanout.read_forever(self._baton),
+        ]
         for part in PARTS:
             work.append(self._produce(part))
             work += [self._work(part, f"{part.name}-worker-{number + 1}") for number in range(part.workers)]
@@ -252,6 +262,9 @@ async def run_once(url: str, baton: Baton, chance: Random) -> None:
                     for message in await mine.receive(12 // part.workers, 0.0):
                         await _handle(part, message, chance, 0.0, retry_at_once=True)
                 await mine.receive(1, 0.0, visibility=HELD_S)
+    for number in range(demo_fanout.ONCE_EVENTS):
+        await demo_fanout.publish(baton, chance, number)
+    await demo_fanout.read_some(baton, demo_fanout.ONCE_READ)
 
 
 # --- a server of its own ----------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any
 from batonq.cli.actions import add_action
 from batonq.cli.confirm import add_yes_argument, confirm
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
-from batonq.cli.exit_codes import DONE, WrongUsage
-from batonq.cli.jobs import report_watched, show_job, watch
+from batonq.cli.exit_codes import WrongUsage
+from batonq.cli.jobs import report, report_watched, watch
 from batonq.cli.output import cut, moment, note, print_json, print_table, printable, style
 from batonq.cli.peek import start_of_body
 from batonq.cli.queue import age_of, list_queues
@@ -109,10 +109,6 @@ def _delete(server: Server, arguments: argparse.Namespace) -> int:
     path = queue_path(arguments.queue) + ":delete-messages"
     tried = server.post(path, {**body, "dryRun": True})
     if arguments.dry_run:
-        if arguments.json:
-            print_json(tried)
-        else:
-            show_job(tried)
-        return DONE
+        return report(arguments, tried)
     confirm(f"This deletes {plural(tried['matched'], 'message')} of queue {arguments.queue}.", yes=arguments.yes)
     return report_watched(arguments, watch(server, server.post(path, body)))

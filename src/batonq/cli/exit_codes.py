@@ -10,6 +10,7 @@ from batonq.errors import (
     MessageGone,
     NotFound,
     QueueDoesNotExist,
+    TopicDoesNotExist,
     Unavailable,
 )
 
@@ -28,7 +29,7 @@ MEANINGS = {
     FAILED: "The command failed, or the job that it waited for was paused or cancelled. The reason is on standard "
     "error.",
     WRONG_USAGE: "The command line is not valid. Nothing was changed.",
-    NOT_FOUND: "The queue, message, job, key or alarm does not exist.",
+    NOT_FOUND: "The queue, topic, message, job, key or alarm does not exist.",
     UNREACHABLE: "No Baton server answers at the URL.",
     REFUSED: "The server refused the credentials.",
     PROBLEMS_FOUND: "A check found problems: `doctor`, `status`, or `import --dry-run`.",
@@ -51,6 +52,6 @@ def exit_code_of(problem: BatonError) -> int:
         return UNREACHABLE
     if isinstance(problem, AccessDenied):
         return REFUSED
-    if isinstance(problem, (QueueDoesNotExist, JobNotFound, MessageGone, NotFound)):
+    if isinstance(problem, (QueueDoesNotExist, TopicDoesNotExist, JobNotFound, MessageGone, NotFound)):
         return NOT_FOUND
     return FAILED

@@ -1,4 +1,4 @@
-"""`baton export`: write the definitions of all queues as JSON, for `baton import`."""
+"""`baton export`: write the definitions of queues, reader groups, topics and schedules as JSON, for `baton import`."""
 
 from __future__ import annotations
 
@@ -35,5 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
             file.write(text + "\n")
     except OSError as problem:
         raise WrongUsage(f"{path} cannot be written: {problem.strerror}.") from None
-    note(f"The definitions of {plural(len(found['queues']), 'queue')} were written to {path}.")
+    counts = [plural(len(found["queues"]), "queue")]
+    for name, one in (("readers", "reader group"), ("topics", "topic"), ("schedules", "schedule")):
+        if found.get(name):
+            counts.append(plural(len(found[name]), one))
+    listed = " and ".join([", ".join(counts[:-1]), counts[-1]] if len(counts) > 1 else counts)
+    note(f"The definitions of {listed} were written to {path}.")
     return 0

@@ -1,4 +1,4 @@
-"""`baton import FILE`: create and change queues as a file of definitions says. No queue is deleted."""
+"""`baton import FILE`: create and change queues and topics as a file of definitions says. Nothing is deleted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ from batonq.cli.output import note, print_json
 from batonq.quantities import plural
 
 FILE_BYTES_MAX = 64 << 20
+PARTS = (
+    ("readers", "reader group"),
+    ("topics", "topic"),
+    ("subscriptions", "subscription"),
+    ("schedules", "schedule"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +58,14 @@ def _print(answer: dict[str, Any], *, dry_run: bool) -> None:
         print(f"{name}  {would}created")
     for change in answer["changed"]:
         print(f"{change['name']}  {would}changed: {', '.join(change['fields'])}")
+    for kind, what in PARTS:
+        for name in answer.get(f"{kind}Created", []):
+            print(f"{what} {name}  {would}created")
+        for change in answer.get(f"{kind}Changed", []):
+            if isinstance(change, str):
+                print(f"{what} {change}  {would}changed")
+            else:
+                print(f"{what} {change['name']}  {would}changed: {', '.join(change['fields'])}")
     for problem in answer["problems"]:
         note(f"baton: {problem if isinstance(problem, str) else json.dumps(problem, ensure_ascii=False)}")
     if answer["problems"] and not dry_run:

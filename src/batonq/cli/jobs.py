@@ -1,4 +1,4 @@
-"""`baton jobs list|show|pause|resume|cancel`: redrives and other long work on messages."""
+"""`baton jobs list|show|pause|resume|cancel`: redrives, replays and other long work on messages."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from batonq.cli.output import (
     rate,
 )
 from batonq.cli.progress import Progress
+from batonq.errors import JobNotFound
 from batonq.quantities import plural
 
 ENDED = ("COMPLETED", "CANCELLED", "FAILED")
@@ -51,12 +52,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "list":
         return _list(server, arguments)
     path = job_path(arguments.job)
-    if arguments.action == "show":
-        job = server.get(path)
-        if arguments.watch:
-            return report_watched(arguments, watch(server, job))
-    else:
-        job = server.post(f"{path}:{arguments.action}")
+    try:
+        job = server.get(path) if arguments.action == "show" else server.post(f"{path}:{arguments.action}")
+    except JobNotFound as problem:
+        raise JobNotFound(f"Job {arguments.job!r}: {problem.message} `baton jobs list --all` lists jobs.") from None
+    if arguments.action == "show" and arguments.watch:
+        return report_watched(arguments, watch(server, job))
+    return report(arguments, job)
+
+
+def report(arguments: argparse.Namespace, job: dict[str, Any]) -> int:
+    """Print a job as it is now. The exit code is FAILED if the job has failed."""
     if arguments.json:
         print_json(job)
     else:
@@ -66,10 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def report_watched(arguments: argparse.Namespace, job: dict[str, Any]) -> int:
     """Print a job that `watch` has returned. The exit code is FAILED unless the job has done all its work."""
-    if arguments.json:
-        print_json(job)
-    else:
-        show_job(job)
+    report(arguments, job)
     if job["state"] == "COMPLETED":
         return DONE
     why = f": {printable(job['why'])}" if job.get("why") else "."
@@ -120,7 +123,8 @@ def _row(job: dict[str, Any]) -> tuple[str, ...]:
 
 def show_job(job: dict[str, Any]) -> None:
     target = job.get("targetQueue", "each message's source queue")
-    moved = "would be moved" if job["dryRun"] else "moved" if job["kind"] != "delete" else "deleted"
+    verb = {"delete": "deleted", "replay": "sent again"}.get(job["kind"], "moved")
+    moved = f"would be {verb}" if job["dryRun"] else verb
     rows = [
         ("job", job["jobId"]),
         ("kind", job["kind"] + (" (dry run)" if job["dryRun"] else "")),
@@ -154,7 +158,7 @@ def _sample_row(message: dict[str, Any]) -> tuple[str, ...]:
 
 def watch(server: Server, job: dict[str, Any]) -> dict[str, Any]:
     """Wait until a job has ended or is paused, with a progress bar. Ctrl-C leaves the job running and says so."""
-    label = "Deleting" if job["kind"] == "delete" else "Moving"
+    label = {"delete": "Deleting", "replay": "Replaying"}.get(job["kind"], "Moving")
     with Progress(f"{label} from {job['sourceQueue']}", 0) as bar:
         try:
             while job["state"] not in (*ENDED, "PAUSED"):

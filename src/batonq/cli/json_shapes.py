@@ -10,7 +10,15 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from batonq.api.rest import job_shapes, queue_shapes, shapes
+from batonq.api.rest import (
+    explain_shapes,
+    job_shapes,
+    message_shapes,
+    queue_shapes,
+    reader_shapes,
+    shapes,
+    topic_shapes,
+)
 
 Level = Literal["ok", "warning", "critical"]
 
@@ -42,10 +50,62 @@ class QueuePurged(Printed):
     messages: int
 
 
+class QueueDrained(Printed):
+    """What is left in a queue that takes no new messages."""
+
+    queue: str
+    left: int
+    visible: int
+    in_flight: int
+    delayed: int
+
+
+class Explained(Printed):
+    """Why the messages of a queue wait, and the message that was named, with its history."""
+
+    queue: explain_shapes.QueueExplained
+    message: message_shapes.MessageDetail | None = None
+
+
+class ScheduleDeleted(Printed):
+    schedule_id: str
+    deleted: bool
+
+
 class SentMessages(Printed):
     """One entry per message, in order. The entry of a message that was refused has an `error`."""
 
     queue: str
+    sent: int
+    failed: int
+    messages: list[shapes.SendResult]
+
+
+class TopicShown(Printed):
+    """A topic and its subscriptions."""
+
+    topic: topic_shapes.Topic
+    subscriptions: list[topic_shapes.Subscription]
+
+
+class TopicDeleted(Printed):
+    """The topic had this many `subscriptions`."""
+
+    topic: str
+    deleted: bool
+    subscriptions: int
+
+
+class Unsubscribed(Printed):
+    topic: str
+    queue: str
+    unsubscribed: bool
+
+
+class PublishedMessages(Printed):
+    """One entry per message, in order. The entry of a message that was refused has an `error`."""
+
+    topic: str
     sent: int
     failed: int
     messages: list[shapes.SendResult]
@@ -176,6 +236,20 @@ class BenchReport(Printed):
     acked_per_second: float = 0.0
 
 
+class ReaderDeleted(Printed):
+    """The reader group of this queue was deleted."""
+
+    queue: str
+    group: str
+    deleted: bool
+
+
+class MessagesRead(Printed):
+    """Retained messages."""
+
+    messages: list[reader_shapes.RetainedMessage]
+
+
 # By command. A text is the name of an operation of the REST API, whose answer is printed.
 OUTPUTS: dict[str, str | type[Struct]] = {
     "ack": LeasesChanged,
@@ -196,6 +270,7 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "dlq list": "listQueueStats",
     "dlq show": "listDeadLetters",
     "doctor": DoctorReport,
+    "explain": Explained,
     "export": "exportDefinitions",
     "extend": LeasesChanged,
     "import": "importDefinitions",
@@ -215,20 +290,49 @@ OUTPUTS: dict[str, str | type[Struct]] = {
     "nack": LeasesChanged,
     "peek": "peek",
     "queue consumers": "listConsumers",
+    "queue counters": "queueCounters",
     "queue create": "getQueue",
     "queue delete": QueueDeleted,
+    "queue drain": QueueDrained,
     "queue list": "listQueueStats",
+    "queue pace": "updateQueue",
+    "queue pause": "updateQueue",
     "queue purge": QueuePurged,
+    "queue resume": "updateQueue",
     "queue series": "queueSeries",
     "queue set": "updateQueue",
     "queue show": QueueShown,
+    "reader create": "createReader",
+    "reader delete": ReaderDeleted,
+    "reader list": "listReaders",
+    "reader read": MessagesRead,
+    "reader seek": "seekReader",
+    "reader show": "getReader",
     "receive": "receive",
     "redrive": "redrive",
+    "replay": "replay",
     "restore": BackupRestored,
+    "schedule create": "createSchedule",
+    "schedule delete": ScheduleDeleted,
+    "schedule fire": "fireSchedule",
+    "schedule list": "listSchedules",
+    "schedule preview": "previewSchedule",
+    "schedule set": "updateSchedule",
+    "schedule show": "getSchedule",
     "send": SentMessages,
     "status": "getStatus",
     "tail": shapes.Peeked,
     "top": TopShown,
+    "topic create": "createTopic",
+    "topic delete": TopicDeleted,
+    "topic list": "listTopics",
+    "topic match": "matchTopic",
+    "topic publish": PublishedMessages,
+    "topic set": "updateTopic",
+    "topic show": TopicShown,
+    "topic subscribe": "createSubscription",
+    "topic unsubscribe": Unsubscribed,
+    "topic waiting": "peekTopic",
     "whoami": "whoAmI",
     "worker list": "listWorkers",
 }

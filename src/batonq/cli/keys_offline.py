@@ -37,6 +37,6 @@ async def _change(settings: Settings, arguments: argparse.Namespace) -> msgspec.
             own_account=arguments.key_account or settings.account,  # which account is the server's, only a server knows
             name=arguments.name,
             role=arguments.role,
-            expires_ms=0 if arguments.expires is None else now_ms + round(arguments.expires * 1000),
+            lasts_ms=0 if arguments.expires is None else round(arguments.expires * 1000),
         )
         return shown_once(created, now_ms)

@@ -15,6 +15,7 @@ from batonq.core.records import (
     ROW_WORDS,
     ArrivedFlag,
     Reason,
+    SentFlag,
     Type,
     arrived_prefix,
 )
@@ -32,6 +33,8 @@ _W1: dict[int, str] = {
     Type.POLICY_SET: "catalog_version",
     Type.QUEUE_PURGED: "first_kept_sequence",
     Type.QUEUE_CLOSED: "catalog_version",
+    Type.SUBSCRIPTION_SET: "catalog_version",
+    Type.READER_SET: "committed_position",
     Type.REQUESTED: "first_sequence",
     Type.PRODUCED: "last_sequence",
     Type.CATALOG_SET: "catalog_version",
@@ -46,13 +49,17 @@ _W3: dict[int, str] = {
     Type.RETURNED: "visible_at_ms",
     Type.ARRIVED: "sent_ms",
     Type.QUEUE_PURGED: "last_step",
+    Type.READER_SET: "epoch",
+    Type.SCHEDULE_SET: "next_due_ms",
+    Type.SUBSCRIPTION_SET: "removed",
     Type.REQUESTED: "expires_ms",
     Type.PRODUCED: "producer_number",
 }
 _W4: dict[int, str] = {
     Type.EPOCH: "grace_ms",
     Type.SENT: "group_hash",
-    Type.ARRIVED: "receive_count",
+    Type.PUBLISHED: "group_hash",
+    Type.SUBSCRIPTION_SET: "subscription",
     Type.SETTLED: "visible_at_ms",
     Type.QUEUE_PURGED: "messages",
     Type.REQUESTED: "messages",
@@ -61,6 +68,7 @@ _W4: dict[int, str] = {
 _W5: dict[int, str] = {
     Type.QUEUE_PURGED: "first_known_sequence",
     Type.SENT: "dedup_hash",
+    Type.PUBLISHED: "dedup_hash",
     Type.REQUESTED: "invocation_hash",
     Type.PRODUCED: "producer_hash",
 }
@@ -70,9 +78,10 @@ _AUXILIARY: dict[int, str] = {
     Type.CARRIED: "expires_s",
     Type.EDITED: "expires_s",
     Type.PRODUCED: "expires_s",
+    Type.PUBLISHED: "envelope_bytes",
 }
 _CHANNEL = (Type.OWED, Type.SETTLED)
-_PAYLOADS = (Type.SENT, Type.EDITED, Type.CARRIED, Type.ARRIVED)
+_PAYLOADS = (Type.SENT, Type.PUBLISHED, Type.EDITED, Type.CARRIED, Type.ARRIVED)
 
 
 def records(frame: Frame, *, content: bool) -> list[dict[str, Any]]:
@@ -94,15 +103,19 @@ def _record(frame: Frame, row: int, words: list[int], content: bool) -> dict[str
         found["flags"] = _flags(type_, flags)
     if priority:
         found["priority"] = priority
-    if type_ == Type.SENT:
+    if type_ in (Type.SENT, Type.PUBLISHED):
         found["receives_max"] = reason
     elif reason:
         found["reason"] = _reason(reason)
     if type_ in _CHANNEL:
         found["destination_shard"], found["channel_number"] = w3 & 0xFFFF, w3 >> 16
+    elif type_ == Type.PUBLISHED:
+        found["copies"], found["dropped_copies"] = w3 & _LOW32, w3 >> 32
     else:
         found[_W3.get(type_, "until_ms")] = w3
     found.update(_lease_and_previous(type_, flags, w4, w5))
+    if type_ == Type.SENT and flags & SentFlag.FANNED:
+        found["subscription"] = found.pop("dedup_hash")
     if w6 >> 32:
         found["variable_bytes"] = w6 >> 32
     if type_ == Type.EPOCH:
@@ -117,7 +130,9 @@ def _record(frame: Frame, row: int, words: list[int], content: bool) -> dict[str
 
 def _lease_and_previous(type_: int, flags: int, w4: int, w5: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if type_ in _W4:
+    if type_ == Type.ARRIVED:
+        found["receive_count"], found["delay_ms"] = w4 & _LOW32, w4 >> 32
+    elif type_ in _W4:
         found[_W4[type_]] = w4
     else:
         found["lease_epoch"], found["receive_count"] = w4 & _LOW32, w4 >> 32
@@ -151,7 +166,8 @@ def _reason(reason: int) -> str:
 
 
 def _content(type_: int, flags: int, variable: bytes) -> Any:
-    if type_ in _PAYLOADS and not flags & (ArrivedFlag.OVERLAY | ArrivedFlag.REFUSED):
+    moved = type_ == Type.ARRIVED and flags & (ArrivedFlag.OVERLAY | ArrivedFlag.REFUSED)
+    if type_ in _PAYLOADS and not moved:
         try:
             found = payload.decode(variable[_payload_at(type_, flags) :])
         except (ValueError, IndexError, UnicodeDecodeError):

@@ -36,9 +36,11 @@ SUBJECTS: dict[str, dict[str, tuple[str, str]]] = {
         "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
     },
     "queues": {
-        "queue": ("batonq.cli.queue", "list, show, create, change, delete and purge queues"),
-        "export": ("batonq.cli.export", "write the definitions of all queues to a file"),
-        "import": ("batonq.cli.import_", "create and change queues as a file of definitions says"),
+        "queue": ("batonq.cli.queue", "list, show, create, change, pause, delete and purge queues"),
+        "topic": ("batonq.cli.topic", "manage topics and subscriptions, and publish messages to many queues"),
+        "explain": ("batonq.cli.explain", "explain why a queue's messages wait, or why a message is not delivered"),
+        "export": ("batonq.cli.export", "write the definitions of all queues and topics to a file"),
+        "import": ("batonq.cli.import_", "create and change queues and topics as a file of definitions says"),
     },
     "messages": {
         "send": ("batonq.cli.send", "send messages: an argument, standard input, files or JSON lines"),
@@ -51,6 +53,9 @@ SUBJECTS: dict[str, dict[str, tuple[str, str]]] = {
         "message": ("batonq.cli.message", "show, delete, retry and edit one message"),
         "dlq": ("batonq.cli.dlq", "list, show and delete dead letters, grouped by error"),
         "redrive": ("batonq.cli.redrive", "move dead letters back to their source queue"),
+        "replay": ("batonq.cli.replay", "send messages of a queue's retained history again"),
+        "reader": ("batonq.cli.reader", "list, show, create, delete and seek reader groups, and read retained history"),
+        "schedule": ("batonq.cli.schedule", "send messages at recurring times: cron expressions and intervals"),
         "jobs": ("batonq.cli.jobs", "list, show, pause, resume and cancel jobs"),
     },
     "workers and applications": {

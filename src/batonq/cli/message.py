@@ -50,7 +50,13 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
     found = server.get(message_path(arguments.queue, arguments.message))
     if arguments.json:
         print_json(found)
-        return 0
+    else:
+        print_message(found)
+    return 0
+
+
+def print_message(found: dict[str, Any]) -> None:
+    """Everything about a message: where it is and why, its content, and its history."""
     print(style(f"message {found['messageId']}", "bold"))
     print_fields(_fields(found))
     print(style("body", "bold"))
@@ -62,7 +68,6 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
             print(f"{moment(event['atMs'])}  {printable(_event(event))}")
     if found.get("historyNote"):
         print(printable(found["historyNote"]))
-    return 0
 
 
 def _fields(found: dict[str, Any]) -> list[tuple[str, str]]:

@@ -98,6 +98,7 @@ class Process:
         events.debug("process_serving", f"Process {self._place.name} is ready", pid=os.getpid(), shards=shards)
         self._say("serving")
         settle_memory()
+        server.prepare()
         with tls.renewed(node, server, served):
             await self._stop_requests.wait()
         server.stop_accepting()

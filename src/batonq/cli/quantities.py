@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 
 from batonq.quantities import read_duration_s, read_size
 
@@ -13,6 +14,17 @@ def parse_duration_s(text: str) -> float:
         return read_duration_s(text)
     except ValueError as problem:
         raise argparse.ArgumentTypeError(str(problem)) from None
+
+
+def parse_time(text: str) -> str:
+    """A time with a time zone, in RFC 3339: 2027-01-31T09:00:00Z. Raises argparse's error."""
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2027-01-31T09:00:00Z or …T09:00:00+01:00")
+    return time.isoformat()
 
 
 def parse_bytes(text: str) -> int:

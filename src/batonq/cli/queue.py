@@ -1,4 +1,4 @@
-"""`baton queue list|show|create|set|delete|purge|consumers`."""
+"""`baton queue list|show|create|set|delete|purge|counters|consumers|series`, and what queue_pausing.py adds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from http import HTTPStatus
 from typing import Any
 
+from batonq.cli import queue_pausing
 from batonq.cli.actions import add_action
 from batonq.cli.confirm import add_yes_argument, confirm
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
@@ -25,6 +26,7 @@ from batonq.cli.output import (
     spark,
     style,
 )
+from batonq.cli.queue_counters import show_counters
 from batonq.cli.queue_flags import (
     add_setting_arguments,
     field_of,
@@ -35,12 +37,14 @@ from batonq.cli.queue_flags import (
 )
 from batonq.errors import BatonError, QueueExists
 from batonq.quantities import plural
+from batonq.queue_attributes import NOT_PAUSED
 
 SORTS = ("name", "visible", "inFlight", "delayed", "oldest", "sent", "received", "acked", "dead", "depth")
 RANGES = ("15m", "1h", "6h", "24h", "72h")
 SPARK_WIDTH = 48
 LIST_DEFAULT = 100
 PAGE = 1_000
+TOPICS_SHOWN = 10
 COLUMNS = ("QUEUE", "TYPE", "VISIBLE", "IN FLIGHT", "DELAYED", "DEAD", "OLDEST", "SENT/S", "RECV/S", "ACK/S", "NOTE")
 NUMBERS = COLUMNS[2:-1]
 OPTIONAL = ("RECV/S", "TYPE", "DELAYED", "ACK/S", "SENT/S")  # left out on a narrow terminal, in this order
@@ -70,17 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     delete = add_action(actions, "delete", "delete a queue with all its messages")
     purge = add_action(actions, "purge", "delete all messages of a queue; the queue stays")
+    counters = add_action(actions, "counters", "show exact counters at log positions, and where every message went")
     consumers = add_action(actions, "consumers", "show who receives from a queue, and who holds its messages")
     series = add_action(actions, "series", "show how a queue, or the whole server, behaved over time")
     series.add_argument("queue", metavar="QUEUE", nargs="?", help="name of the queue (default: the whole server)")
     series.add_argument("--range", choices=RANGES, default=RANGES[1], help=f"how far back (default {RANGES[1]})")
-    for action in (show, create, change, delete, purge, consumers):
+    pausing = queue_pausing.add_pausing_actions(actions)
+    for action in (show, create, change, delete, purge, counters, consumers):
         action.add_argument("queue", metavar="QUEUE", help="name of the queue")
     for action in (create, change):
         add_setting_arguments(action)
     for action in (delete, purge):
         add_yes_argument(action)
-    for action in (listing, show, create, change, delete, purge, consumers, series):
+    for action in (listing, show, create, change, delete, purge, counters, consumers, series, *pausing):
         action.add_argument("--json", action="store_true", help="print JSON")
         add_connection_arguments(action)
 
@@ -93,8 +99,13 @@ def run(arguments: argparse.Namespace) -> int:
         "set": _set,
         "delete": _delete,
         "purge": _purge,
+        "counters": _counters,
         "consumers": _consumers,
         "series": _series,
+        "pause": queue_pausing.pause,
+        "resume": queue_pausing.resume,
+        "drain": queue_pausing.drain,
+        "pace": queue_pausing.pace,
     }
     server = connect(arguments)
     try:
@@ -205,6 +216,9 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
         print_json({"queue": queue, "stats": stats})
         return 0
     print(style(f"{queue['name']}  ({'FIFO' if queue['fifo'] else 'standard'})", "bold"))
+    if queue["paused"] != NOT_PAUSED:
+        what = {"delivery": "Delivery is", "sends": "Sends are", "both": "Delivery and sends are"}[queue["paused"]]
+        print(style(f"{what} paused. `baton queue resume {queue['name']}` resumes.", "bold"))
     print_fields(
         [
             ("visible", str(stats["visible"])),
@@ -214,6 +228,7 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
             ("dead", str(stats["dead"])),
             ("size", size(stats["bytes"])),
             ("oldest message", duration(stats["oldestAgeSeconds"]) if stats["oldestAgeSeconds"] else "-"),
+            ("oldest visible message", _visible_age(stats)),
             ("waiting receives", str(stats["waitingReceives"])),
             ("rates", _rates(stats)),
             ("sent", str(stats["sent"])),
@@ -224,6 +239,7 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
             ("expired", str(stats["expired"])),
             ("created", moment(queue["createdAtMs"])),
             ("changed", moment(queue["modifiedAtMs"])),
+            *([("subscribed to", subscribed_topics(queue))] if queue.get("subscriptions") else []),
         ]
     )
     print(style("settings", "bold"))
@@ -231,6 +247,28 @@ def _show(server: Server, arguments: argparse.Namespace) -> int:
     if queue["tags"]:
         print(style("tags", "bold"))
         print_fields(sorted(queue["tags"].items()))
+    _warn(queue)
+    return 0
+
+
+def subscribed_topics(queue: dict[str, Any]) -> str:
+    """`2 topics (orders, alerts)`."""
+    names = queue["subscribedTopics"][:TOPICS_SHOWN]
+    more = ", …" if queue["subscriptions"] > len(names) else ""
+    return f"{plural(queue['subscriptions'], 'topic')} ({', '.join(names)}{more})"
+
+
+def _visible_age(stats: dict[str, Any]) -> str:
+    seconds = stats.get("oldestVisibleAgeSeconds") or 0
+    return duration(seconds) if seconds else "-"
+
+
+def _counters(server: Server, arguments: argparse.Namespace) -> int:
+    found = server.get(queue_path(arguments.queue, "counters"))
+    if arguments.json:
+        print_json(found)
+    else:
+        show_counters(found)
     return 0
 
 
@@ -255,6 +293,7 @@ def _create(server: Server, arguments: argparse.Namespace) -> int:
         dead = queue.get("deadLetterQueue")
         more = f", with the dead-letter queue {dead} after {queue.get('maxReceiveCount')} receives" if dead else ""
         print(f"Queue {name} {'is created' if created else 'already exists, unchanged'}{more}.")
+    _warn(queue)
     return 0
 
 
@@ -295,13 +334,25 @@ def _set(server: Server, arguments: argparse.Namespace) -> int:
             print(f"{setting}  {shown.get(setting, 'not set')}")
         if "tags" in changes:
             print(f"tags  {', '.join(f'{key}={value}' for key, value in sorted(queue['tags'].items())) or 'none'}")
+    _warn(queue)
     return 0
+
+
+def _warn(queue: dict[str, Any]) -> None:
+    """Print what is wrong with the queue's settings, where a script that reads the output does not see it."""
+    for text in queue.get("warnings", ()):
+        note(f"warning: {printable(text)}")
 
 
 def _delete(server: Server, arguments: argparse.Namespace) -> int:
     name = arguments.queue
     stats = server.get(queue_path(name, "stats"))
-    confirm(f"This deletes queue {name} at {server.url} with {contents(stats)}.", yes=arguments.yes)
+    queue = server.get(queue_path(name))
+    warning = ""
+    if queue.get("subscriptions"):
+        topics = subscribed_topics(queue)
+        warning = f" It is subscribed to {topics}: copies for it will be refused. Unsubscribe it first."
+    confirm(f"This deletes queue {name} at {server.url} with {contents(stats)}.{warning}", yes=arguments.yes)
     server.call("DELETE", queue_path(name))
     _report(arguments, {"queue": name, "deleted": True, "messages": total(stats)}, f"Queue {name} is deleted.")
     return 0

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 from batonq.cli.exit_codes import WrongUsage
 from batonq.cli.output import duration, number, size
 from batonq.cli.quantities import parse_bytes, parse_duration_s
-from batonq.queue_attributes import REST_FIELDS, RETRY_POLICY, QueueAttribute, ValueKind
+from batonq.priorities import PRIORITIES
+from batonq.queue_attributes import MINIMUM_PRIORITY, REST_FIELDS, RETRY_POLICY, QueueAttribute, ValueKind
 
 TAG_SEPARATOR = "="
-RETRY_HELP = " Either delays, 1s,10s,1m, or exponential:base=1s,factor=2,max=1h,jitter=0.1."
+RETRY_HELP = " Delays such as 1s,10s,1m; exponential:base=1s,factor=2,max=1h,jitter=0.1; or none."
 
 
 class Setting(NamedTuple):
@@ -85,7 +86,20 @@ def _reader(row: QueueAttribute) -> Callable[[str], Any]:
         return parse_duration_s
     if row.member.endswith("bytes"):
         return parse_bytes
-    return int if row.numeric else str
+    if row.name == MINIMUM_PRIORITY:
+        return _priority
+    return _integer if row.numeric else str
+
+
+def _priority(text: str) -> int:
+    return PRIORITIES[text] if text in PRIORITIES else _integer(text)
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
 
 
 def _boolean(text: str) -> bool:
@@ -112,7 +126,7 @@ _EXPONENTIAL: dict[str, tuple[str, Callable[[str], float]]] = {
 
 
 def parse_retry(text: str) -> dict[str, Any]:
-    """`exponential`, `exponential:base=1s,factor=2,max=1h,jitter=0.1`, or a schedule: `1s,10s,1m`."""
+    """`exponential`, `exponential:base=1s,factor=2,max=1h,jitter=0.1`, a schedule: `1s,10s,1m`, or `none`."""
     kind, _, rest = text.partition(":")
     try:
         if kind == "exponential":
@@ -122,10 +136,12 @@ def parse_retry(text: str) -> dict[str, Any]:
                 field, read = _EXPONENTIAL[name]
                 policy[field] = read(value)
             return policy
+        if text == "none":
+            return {"kind": "none"}
         delays = [parse_duration_s(part) for part in text.removeprefix("schedule:").split(",")]
     except (KeyError, ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a retry policy such as exponential:base=1s,factor=2,max=1h,jitter=0.1 or 1s,10s,1m"
+            f"{text!r} is not a retry policy such as exponential:base=1s,factor=2,max=1h,jitter=0.1, 1s,10s,1m or none"
         ) from None
     return {"kind": "schedule", "delaysSeconds": delays}
 

@@ -61,7 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
     elif not messages:
         waited = f" after {arguments.wait:g}s" if arguments.wait else "; --wait 20s waits for one"
         subject = f"Queue {names[0]} has" if len(names) == 1 else "These queues have"
-        note(f"{subject} no visible message{waited}.")
+        if len(names) == 1 and (held_back := _held_back(server, names[0])):
+            note(held_back)
+        else:
+            note(f"{subject} no visible message{waited}.")
     for place, message in enumerate(messages):
         if arguments.body_only:
             print(body_text(message))
@@ -69,6 +72,18 @@ def run(arguments: argparse.Namespace) -> int:
             _print(message, first=place == 0, with_receipt=not arguments.ack)
     sys.stdout.flush()
     return _ack(server, messages) if arguments.ack and messages else 0
+
+
+def _held_back(server: Server, name: str) -> str:
+    """Why a queue delivers nothing although it may have messages; empty if nothing is set so."""
+    if set("*?") & set(name):
+        return ""
+    queue = server.get(queue_path(name))
+    if queue["paused"] in ("delivery", "both"):
+        return f"Delivery of queue {name} is paused; `baton queue resume {name}` resumes it."
+    if queue.get("onlyGroup") or queue["minimumPriority"]:
+        return f"Queue {name} delivers only some messages, and none of those is visible: see `baton explain {name}`."
+    return ""
 
 
 def _print(message: dict[str, Any], *, first: bool, with_receipt: bool) -> None:

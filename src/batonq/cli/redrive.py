@@ -7,9 +7,8 @@ import json
 from typing import Any
 
 from batonq.cli.connection import add_connection_arguments, connect, queue_path
-from batonq.cli.exit_codes import DONE, FAILED, WrongUsage
-from batonq.cli.jobs import job_path, report_watched, show_job, watch
-from batonq.cli.output import print_json
+from batonq.cli.exit_codes import WrongUsage
+from batonq.cli.jobs import job_path, report, report_watched, watch
 from batonq.cli.quantities import parse_duration_s
 from batonq.cli.send import is_json, parse_attributes
 
@@ -102,11 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         job = server.post(queue_path(arguments.queue) + ":redrive", spec(arguments))
         if not (arguments.no_wait or job["dryRun"]):
             return report_watched(arguments, watch(server, job))
-    if arguments.json:
-        print_json(job)
-    else:
-        show_job(job)
-    return FAILED if job["state"] == "FAILED" else DONE
+    return report(arguments, job)
 
 
 def spec(arguments: argparse.Namespace) -> dict[str, Any]:

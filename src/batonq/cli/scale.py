@@ -20,7 +20,7 @@ from batonq.errors import BatonError, InvalidInput
 from batonq.scaling.autoscale import Autoscale, parse_lane
 from batonq.scaling.readings import Reading
 from batonq.scaling.scaler import Decision, Scaler
-from batonq.scaling.sources import Readings, sqs_readings, stats_readings
+from batonq.scaling.sources import Readings, group_readings, sqs_readings, stats_readings
 
 INTERVAL_S = 15.0
 RETRIES = 2
@@ -30,6 +30,7 @@ _POLICY_FLAGS = {
     "steps": "number of workers from a depth on: 0:5/500:20/2000:50",
     "drain": "seconds in which the backlog must be drained",
     "sla": "maximum acceptable waiting time of a message, in seconds",
+    "lag": "messages that a reader group may be behind, per worker; needs --group",
     "rate": "messages per second that one worker completes (default: measured by --watch)",
     "up": "seconds between two increases (default 10)",
     "window": "seconds without a higher demand before the number is decreased (default 300)",
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="polling interval of --watch (default 15s)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--group", metavar="NAME", help="scale the members of this reader group of the queue")
     parser.add_argument(
         "--sqs",
         metavar="ENDPOINT",
@@ -112,6 +114,8 @@ def _lanes(arguments: argparse.Namespace) -> dict[str, Autoscale]:
 
 
 async def _run(arguments: argparse.Namespace, specs: dict[str, Autoscale]) -> int:
+    if arguments.group and arguments.sqs is not None:
+        raise InvalidInput("Reader groups are read from Baton; use --group without --sqs.")
     if arguments.sqs is not None:
         client = _sqs_client(arguments.sqs)
         return await _look(arguments, {name: (spec, sqs_readings(client, [name])) for name, spec in specs.items()})
@@ -120,7 +124,12 @@ async def _run(arguments: argparse.Namespace, specs: dict[str, Autoscale]) -> in
     use_for_client(arguments)
     # No long retries: the next poll comes soon, and retries would only hide that there is no reading.
     async with connect(arguments.url, retries=RETRIES) as baton:
-        return await _look(arguments, {name: (spec, stats_readings(baton, [name])) for name, spec in specs.items()})
+
+        def readings(name: str) -> Readings:
+            group = arguments.group
+            return group_readings(baton, [name], group) if group else stats_readings(baton, [name])
+
+        return await _look(arguments, {name: (spec, readings(name)) for name, spec in specs.items()})
 
 
 def _sqs_client(endpoint: str) -> Any:

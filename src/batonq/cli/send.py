@@ -8,13 +8,13 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from batonq.cli.connection import Server, add_connection_arguments, connect, queue_path
 from batonq.cli.exit_codes import FAILED, WrongUsage
 from batonq.cli.output import note, print_json
 from batonq.cli.progress import Progress
-from batonq.cli.quantities import parse_duration_s
+from batonq.cli.quantities import parse_duration_s, parse_time
 from batonq.errors import BatonError, InvalidInput, OverLimit
 from batonq.quantities import plural
 
@@ -27,8 +27,30 @@ FAILURES_SHOWN = 10
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
+class Destination(NamedTuple):
+    """Where messages go: a queue, or a topic."""
+
+    kind: str
+    name: str
+    path: str  # of the messages
+    done: str = "Sent"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    add_message_arguments(parser)
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--delay", type=parse_duration_s, metavar="TIME", help="delay before delivery: 30s, 5m, 90d")
+    when.add_argument(
+        "--deliver-at", type=parse_time, metavar="WHEN", help="time of delivery: 2027-01-31T09:00:00Z, or with +01:00"
+    )
+    parser.add_argument("--ttl", type=parse_duration_s, metavar="TIME", help="time after which the message expires")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_connection_arguments(parser)
+
+
+def add_message_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to send, and with which options."""
     parser.add_argument(
         "body", metavar="BODY", nargs="?", help="the body; - or no body: standard input. JSON objects are sent as JSON"
     )
@@ -52,17 +74,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--group", metavar="ID", help="message group id")
     parser.add_argument("--dedup-key", metavar="KEY", help="deduplication key")
-    parser.add_argument("--delay", type=parse_duration_s, metavar="TIME", help="delay before delivery: 30s, 5m")
-    parser.add_argument("--ttl", type=parse_duration_s, metavar="TIME", help="time after which the message expires")
     parser.add_argument(
-        "--priority", type=_priority, metavar="PRIORITY", help=f"{', '.join(PRIORITIES)}, or a number from 0 to 255"
+        "--priority",
+        type=parse_priority,
+        metavar="PRIORITY",
+        help=f"{', '.join(PRIORITIES)}, or a number from 0 to 255",
     )
     parser.add_argument("--max-receives", type=int, metavar="N", help="maximum number of receives of the message")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    add_connection_arguments(parser)
 
 
-def _priority(text: str) -> int | str:
+def parse_priority(text: str) -> int | str:
     if text in PRIORITIES:
         return text
     if text.isdigit() and int(text) <= 255:
@@ -70,21 +91,38 @@ def _priority(text: str) -> int | str:
     raise argparse.ArgumentTypeError(f"{text!r} must be {', '.join(PRIORITIES)}, or a number from 0 to 255")
 
 
+FLAGS = {
+    "messageGroupId": "--group",
+    "deduplicationKey": "--dedup-key",
+    "delaySeconds": "--delay",
+    "deliverAt": "--deliver-at",
+    "ttlSeconds": "--ttl",
+    "maxReceiveCount": "--max-receives",
+}
+
+
 def run(arguments: argparse.Namespace) -> int:
+    name = arguments.queue
+    return send_given(arguments, Destination("queue", name, queue_path(name, "messages")))
+
+
+def send_given(arguments: argparse.Namespace, destination: Destination) -> int:
+    """Send what the arguments of `add_message_arguments` say."""
     if arguments.body is not None and (arguments.file or arguments.lines or arguments.json_lines):
         raise WrongUsage("Use either BODY or one of --file, --lines and --json-lines.")
     common = options(arguments)
-    server = connect(arguments)
+    server = connect(arguments, FLAGS)
     if arguments.lines or arguments.json_lines or len(arguments.file) > 1:
-        return _send_many(server, arguments, _messages(arguments, common))
-    body = _read(arguments.file[0]) if arguments.file else _body(arguments)
+        return _send_many(server, arguments, destination, _messages(arguments, common))
+    body = _read(arguments.file[0]) if arguments.file else _body(arguments, destination)
     message = encode_message(encode_body(body, text=arguments.text), common)
-    sent = server.post(queue_path(arguments.queue, "messages"), message)
+    sent = server.post(destination.path, message)
+    kind, name, _, done = destination
     if arguments.json:
-        print_json({"queue": arguments.queue, "sent": 1, "failed": 0, "messages": [sent]})
+        print_json({kind: name, "sent": 1, "failed": 0, "messages": [sent]})
     else:
         repeated = ", a duplicate of an earlier message" if sent.get("duplicate") else ""
-        print(f"Sent {sent['messageId']} (sequence {sent['sequence']}) to {arguments.queue}{repeated}.")
+        print(f"{done} {sent['messageId']} (sequence {sent['sequence']}) to {name}{repeated}.")
     return 0
 
 
@@ -96,10 +134,12 @@ def options(arguments: argparse.Namespace) -> dict[str, Any]:
     fields = {
         "messageGroupId": arguments.group,
         "deduplicationKey": arguments.dedup_key,
-        "delaySeconds": arguments.delay,
-        "ttlSeconds": arguments.ttl,
+        "delaySeconds": getattr(arguments, "delay", None),  # a message for a topic has no times
+        "deliverAt": getattr(arguments, "deliver_at", None),
+        "ttlSeconds": getattr(arguments, "ttl", None),
         "priority": arguments.priority,
         "maxReceiveCount": arguments.max_receives,
+        "subject": getattr(arguments, "subject", None),
         "attributes": parse_attributes(arguments.attribute) or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
@@ -160,11 +200,14 @@ def encode_message(body: str, fields: dict[str, Any]) -> bytes:
     return f"{{{body}{separator}{others}}}".encode()
 
 
-def _body(arguments: argparse.Namespace) -> bytes:
+def _body(arguments: argparse.Namespace, destination: Destination) -> bytes:
     if arguments.body is not None and arguments.body != STDIN:
         return str(arguments.body).encode("utf-8", "surrogateescape")
     if arguments.body is None and sys.stdin.isatty():
-        raise WrongUsage(f"The body is missing: baton send {arguments.queue} 'hello', or pipe it into standard input.")
+        command = "send" if destination.kind == "queue" else f"{destination.kind} publish"
+        raise WrongUsage(
+            f"The body is missing: baton {command} {destination.name} 'hello', or pipe it into standard input."
+        )
     return _read(STDIN)
 
 
@@ -225,12 +268,15 @@ def _with_options(line: bytes, common: dict[str, Any], where: str) -> bytes:
 # --- many -------------------------------------------------------------------------------------
 
 
-def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable[bytes]) -> int:
+def _send_many(
+    server: Server, arguments: argparse.Namespace, destination: Destination, messages: Iterable[bytes]
+) -> int:
+    kind, name, path, done = destination
     results: list[dict[str, Any]] = []
-    with Progress(f"Sending to {arguments.queue}", 0) as bar:
+    with Progress(f"Sending to {name}", 0) as bar:
         try:
             for batch in batches(messages):
-                results += _send_batch(server, arguments.queue, batch)
+                results += _send_batch(server, path, batch)
                 bar.update(len(results))
         except BatonError:
             note(f"baton: {plural(len(results), 'message')} were sent before this error:")
@@ -238,9 +284,9 @@ def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable
     failed = [result for result in results if "error" in result]
     sent = len(results) - len(failed)
     if arguments.json:
-        print_json({"queue": arguments.queue, "sent": sent, "failed": len(failed), "messages": results})
+        print_json({kind: name, "sent": sent, "failed": len(failed), "messages": results})
     else:
-        print(f"Sent {plural(sent, 'message')} to {arguments.queue}.")
+        print(f"{done} {plural(sent, 'message')} to {name}.")
     shown = [(place, result["error"]) for place, result in enumerate(results, 1) if "error" in result]
     for place, error in shown[:FAILURES_SHOWN]:
         note(f"baton: message {place} was refused: {error['detail']}")
@@ -249,15 +295,15 @@ def _send_many(server: Server, arguments: argparse.Namespace, messages: Iterable
     return FAILED if failed else 0
 
 
-def _send_batch(server: Server, queue: str, batch: list[bytes]) -> list[dict[str, Any]]:
+def _send_batch(server: Server, path: str, batch: list[bytes]) -> list[dict[str, Any]]:
     """One result per message. While the server is over a limit, the batch waits: it was refused as a whole."""
     body = b'{"messages": [' + b",".join(batch) + b"]}"
     for pause_s in PAUSES_S:
         try:
-            return server.post(queue_path(queue, "messages:batch"), body)["results"]  # type: ignore[no-any-return]
+            return server.post(f"{path}:batch", body)["results"]  # type: ignore[no-any-return]
         except OverLimit:
             time.sleep(pause_s)
-    return server.post(queue_path(queue, "messages:batch"), body)["results"]  # type: ignore[no-any-return]
+    return server.post(f"{path}:batch", body)["results"]  # type: ignore[no-any-return]
 
 
 def batches(messages: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -32,6 +32,7 @@ from batonq.api.http.messages import plain
 from batonq.api.http.server import bind
 from batonq.api.internal import InternalApp
 from batonq.api.rest import RestApp
+from batonq.api.sns import SnsApp
 from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.api.ui import DashboardAccess, UiApp
 from batonq.cli import serve_arguments, tls
@@ -114,6 +115,7 @@ async def serve(settings: Settings) -> int:
         node.ownership.set_address(url)
         tell_serving(settings, url, created, shards=len(node.shards))
         settle_memory()
+        server.prepare()
         with tls.renewed(node, server, served):
             await stop.wait()
         for sign in (signal.SIGTERM, signal.SIGINT):
@@ -175,7 +177,8 @@ def compose(node: Node) -> HttpServer:
     sqs = SqsApp(node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.time_s)
     rest = RestApp(node.broker, wall=node.time_s)
     cloudwatch = CloudWatchApp(NodeHistory(node.broker, rest), sqs.access)
-    router = Router(cloudwatch.before(sqs.handle))
+    sns = SnsApp(node.broker, sqs.access)
+    router = Router(sns.before(cloudwatch.before(sqs.handle)))
     router.mount_under("/service", cloudwatch.handle)
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)
@@ -194,17 +197,25 @@ def compose(node: Node) -> HttpServer:
     server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits, ui.has_session))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
+    server.prepare = ui.load_soon
     router.mount_under("/ui", ui.handle)
     router.mount("/", browsers_only(sqs, ui))
-    node.metrics.sources.append(lambda: front_metrics(server, sqs, rest))
+    node.metrics.sources.append(lambda: front_metrics(server, sqs, sns, rest))
     node.metrics.sources.append(lambda: [many(metrics.TRACE_SPANS, spans(node))])
     for path, methods, answer in pages.routes:
         router.mount(path, adapter(answer), methods)
     return server
 
 
+def body_bytes_max(settings: Settings) -> int:
+    """The maximum size of a request: a body grows at most threefold on the wire."""
+    usual = HttpLimits().body_bytes_max
+    return max(usual, 3 * settings.payload_bytes_max) if settings.payload_store else usual
+
+
 def limits_of(settings: Settings) -> HttpLimits:
     return HttpLimits(
+        body_bytes_max=body_bytes_max(settings),
         connections_max=settings.connections_max,
         requests_bytes_max=settings.requests_bytes_max,
         address_share=settings.address_part,

@@ -26,6 +26,7 @@ from batonq.node.monitoring import metrics
 from batonq.node.monitoring.exposition import one
 from batonq.node.node import Node
 from batonq.node.settings import Settings
+from batonq.whole_file import replace_file
 
 LOOK_EVERY_S = 30.0
 EXPIRES_SOON_S = 14 * 86_400.0  # or a quarter of its validity, if that is shorter
@@ -111,11 +112,8 @@ class Certificate:
         with open(self._node.settings.tls_cert, "rb") as file:
             blocks = b"".join(_BLOCK.findall(file.read()))
         path = certificate_path(self._node.settings.data)
-        new = f"{path}.{os.getpid()}"  # processes of one server may do this at the same time
         try:
-            with open(new, "wb") as file:
-                file.write(blocks)
-            os.replace(new, path)
+            replace_file(path, blocks, mode=0o644, suffix=str(os.getpid()))
         except OSError as problem:  # commands on this machine will not be able to verify the server
             events.warning("certificate_not_copied", f"{path} cannot be written: {problem.strerror}")
 

@@ -57,6 +57,9 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", metavar="MODULE:APP", help="module and variable of the worker, for example jobs:app")
     parser.add_argument("--queues", metavar="NAMES", help="serve only these of the app's queues, separated by commas")
     parser.add_argument(
+        "--group", metavar="NAME", help="read the retained history of the app's queues as a member of this reader group"
+    )
+    parser.add_argument(
         "--concurrency", type=_count, metavar="N", help="number of slots per task, instead of the app's setting"
     )
     parser.add_argument(
@@ -110,6 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.processes is None and not arguments.autoscale:
         if arguments.url:
             app.connect_to(arguments.url)
+        if arguments.group:
+            app.read_group(arguments.group)
         return app.run(
             queues=_names(arguments),
             concurrency=arguments.concurrency,
@@ -264,7 +269,7 @@ def _pool(arguments: argparse.Namespace, queues: str | None) -> Pool:
     options = ["--drain-seconds", str(arguments.drain_seconds), "--log-level", arguments.log_level]
     if queues is not None:
         options += ["--queues", queues]
-    for flag in ("url", "concurrency", "metrics_port", "metrics_host"):
+    for flag in ("url", "group", "concurrency", "metrics_port", "metrics_host"):
         value = getattr(arguments, flag)
         if value is not None:
             options += [f"--{flag.replace('_', '-')}", str(value)]
@@ -274,13 +279,15 @@ def _pool(arguments: argparse.Namespace, queues: str | None) -> Pool:
 
 async def _autoscale(arguments: argparse.Namespace, app: Worker, pools: list[_Pooled], stop: asyncio.Event) -> None:
     from batonq.client.aio.baton import connect as connect_client
-    from batonq.scaling import run_autoscaled, stats_readings
+    from batonq.scaling import group_readings, run_autoscaled, stats_readings
 
     async with connect_client(arguments.url or app.url) as baton:
         running = [
             run_autoscaled(
                 lane.pool,
-                stats_readings(baton, lane.queues),
+                group_readings(baton, lane.queues, arguments.group)
+                if arguments.group
+                else stats_readings(baton, lane.queues),
                 lane.scale.scaler(),
                 interval=lane.scale.interval_s,
                 stop=stop,

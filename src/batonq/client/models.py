@@ -6,6 +6,7 @@ They are msgspec structs, so a response is decoded directly into them without an
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, field
@@ -43,6 +44,8 @@ class Outgoing(Struct, omit_defaults=True, forbid_unknown_fields=True):
     max_receives: int | None = field(default=None, name="maxReceiveCount")
     traceparent: str | None = None
     tracestate: str | None = None
+    deliver_at: datetime | None = field(default=None, name="deliverAt")
+    subject: str | None = None  # only for topics: shown by the envelope of subscriptions without raw delivery
 
 
 class Nack(Struct, omit_defaults=True):
@@ -150,6 +153,7 @@ class Peeked(Struct, rename="camel"):
     dead_letter: DeadLetter | None = None
     last_failure: Failure | None = None
     problem: str = ""  # why the body cannot be shown
+    replay_of: str = ""  # id of the message that a replay sent again as this one
     why: str = ""  # one sentence: why it is not being delivered now, or that it waits for a receive
     current_id: str = ""  # the current id: what `RedriveFilter.message_ids` needs
 
@@ -168,6 +172,7 @@ class Stats(Struct, frozen=True, rename="camel"):
     dead: int = 0
     bytes: int = 0
     oldest_age_seconds: float = 0.0
+    oldest_visible_age_seconds: float = 0.0  # of messages that can be received: not delayed, not in flight
     sent: int = 0
     received: int = 0
     deleted: int = 0
@@ -181,11 +186,103 @@ class Stats(Struct, frozen=True, rename="camel"):
     late_acks: int = 0  # after the lease had ended, before another consumer had the message
     waiting_receives: int = 0
     at_ms: int = 0  # time of the measurement
+    paused: str = "none"  # delivery, sends or both
 
     @property
     def depth(self) -> int:
         """Number of messages that are still to be processed: visible, delayed and in flight."""
         return self.visible + self.in_flight + self.delayed
+
+
+class Finding(Struct, frozen=True, rename="camel"):
+    """One reason why messages of a queue wait."""
+
+    cause: str  # a stable name, such as consumers-gone
+    kind: str  # cause, or note for what is only worth knowing
+    text: str
+    action: str  # what to do about it
+    figures: dict[str, float | str] = {}
+
+
+class BusyGroup(Struct, frozen=True, rename="camel"):
+    """One of the message groups of a queue that had the most messages lately."""
+
+    message_group_id: str
+    share: float = 0.0  # of the messages that the queue got, an estimate
+    waiting: int = 0
+
+
+class Flow(Struct, frozen=True, rename="camel"):
+    """Messages per second, and the median time that consumers take for one."""
+
+    sent_per_second: float = 0.0
+    received_per_second: float = 0.0
+    acked_per_second: float = 0.0
+    retried_per_second: float = 0.0
+    handling_p50_ms: float | None = None
+
+
+class Explanation(Struct, frozen=True, rename="camel"):
+    """Why the messages of a queue wait: the most important finding first."""
+
+    queue: str
+    at_ms: int
+    text: str
+    findings: list[Finding]
+    paused: str = "none"
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    oldest_age_seconds: float = 0.0
+    oldest_visible_age_seconds: float = 0.0
+    waiting_receives: int = 0
+    consumers: int = 0
+    now: Flow = Flow()
+    before: Flow | None = None
+    groups: list[BusyGroup] = []
+
+
+class Counters(Struct, frozen=True, rename="camel"):
+    """Exact counts since a queue was created, and the messages that it has now.
+
+    sent + arrived = deleted + expired + moved + present, always.
+    """
+
+    sent: int = 0
+    arrived: int = 0  # from other queues
+    deleted: int = 0  # acked, purged, or deleted by an operator
+    expired: int = 0  # and deleted; messages that expired and were dead-lettered are in `moved`
+    moved: int = 0  # to other queues, or to a fresh start in this one; includes dead letters
+    present: int = 0  # in the queue now, in whatever state
+    unaccounted: int = 0  # the difference between the two sides: 0
+    dead_lettered: int = 0
+    delivered: int = 0  # every lease counts
+    returned: int = 0
+    expired_leases: int = 0
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    owed: int = 0
+    dead: int = 0
+    bytes: int = 0
+
+
+class ShardCounters(Struct, frozen=True, rename="camel"):
+    """The counters of a queue on one shard: what exactly the records before the log position `position` did."""
+
+    shard: int
+    position: str
+    counters: Counters
+
+
+class QueueCounters(Struct, frozen=True, rename="camel"):
+    """The counters of a queue at the log positions of its shards."""
+
+    queue: str
+    at_ms: int
+    positions: list[str]
+    counters: Counters  # the sums over all shards
+    shards: list[ShardCounters]
 
 
 class Exponential(Struct, frozen=True, tag_field="kind", tag="exponential", rename="camel"):
@@ -204,7 +301,11 @@ class Schedule(Struct, frozen=True, tag_field="kind", tag="schedule", rename="ca
     jitter: float = 0.1
 
 
-RetryPolicy = Exponential | Schedule
+class NoRetryDelay(Struct, frozen=True, tag_field="kind", tag="none", rename="camel"):
+    """Retry policy: no delay. A nacked message becomes visible at once."""
+
+
+RetryPolicy = Exponential | Schedule | NoRetryDelay
 
 
 class RedriveFilter(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -258,3 +359,76 @@ class JobFields(Struct, kw_only=True, rename="camel"):
     def done(self) -> bool:
         """Whether the job has ended: completed, cancelled or failed."""
         return self.state in ("COMPLETED", "CANCELLED", "FAILED")
+
+
+# --- reader groups ------------------------------------------------------------------------------
+
+
+class RetainedFields(Struct, eq=False, kw_only=True):
+    """A message of a queue's retained history."""
+
+    position: str
+    id: str = field(name="messageId")
+    body: Any = None
+    sequence: int = 0
+    attributes: dict[str, Any] = {}
+    group: str | None = field(default=None, name="messageGroupId")
+    dedup_key: str | None = field(default=None, name="deduplicationKey")
+    priority: int = NORMAL_PRIORITY
+    sent_at_ms: int = field(default=0, name="sentAtMs")
+    entered_at_ms: int = field(default=0, name="enteredAtMs")
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+    @property
+    def shard(self) -> int:
+        """The shard of the queue that the message is on. Positions are ordered on each shard."""
+        return int(self.position.partition(":")[0])
+
+    @property
+    def sent_at(self) -> float:
+        """When the message was sent, in seconds since 1970."""
+        return self.sent_at_ms / 1000
+
+
+class ReaderMember(Struct):
+    member: str
+    shards: list[int]
+
+
+class ReaderShard(Struct, rename="camel"):
+    """A group's progress on one shard of its queue. Everything up to `committed` is done."""
+
+    shard: int
+    committed: str
+    lag_messages: int = 0
+    lag_seconds: float = 0.0
+    last: str = ""
+    member: str = ""
+    failed_position: str = ""
+    failures: int = 0
+    error: str = ""
+
+
+class ReaderInfo(Struct, rename="camel"):
+    """A reader group: its settings, members, and how far it is behind."""
+
+    name: str
+    queue: str
+    created_at_ms: int = 0
+    epoch: int = 0
+    max_failures: int = 3
+    session_seconds: float = 30.0
+    lag_messages: int = 0
+    lag_seconds: float = 0.0
+    members: list[ReaderMember] = []
+    shards: list[ReaderShard] = []
+    dead_letter_queue: str = ""
+
+
+class FailedPosition(Struct, rename="camel"):
+    """The result of `Reader.fail`."""
+
+    failures: int
+    skipped: bool = False
+    why: str = ""  # why it was not skipped although it has failed often enough

@@ -14,10 +14,10 @@ from batonq.client.models import RetryPolicy
 class Deduplication(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """How a queue recognizes duplicates: within a window, or for as long as the first message exists."""
 
-    # Seconds for which a deduplication key is remembered. Default: 300.
+    # Seconds for which a deduplication key is remembered, unless the scope is `lives`. Default: 300.
     window_seconds: float | None = None
-    # Whether a deduplication key is remembered for the `window` only, or also for as long as its message `lives`.
-    # Default: window.
+    # Whether a deduplication key is remembered for the `window`, or for exactly as long as its message `lives`: until
+    # the message is deleted, expires or is dead-lettered. Default: window.
     scope: Literal["window", "lives"] | None = None
     # FIFO queues only: if a message has no deduplication key, the SHA-256 of its body is used.
     content_based: bool | None = None
@@ -28,7 +28,8 @@ class Deduplication(Struct, frozen=True, omit_defaults=True, rename="camel"):
 class QueueSettings(TypedDict, total=False):
     """Settings of a queue. Times are in seconds; omitted settings have the server's default."""
 
-    # Seconds after which a message expires if it is not deleted. Default: 345,600.
+    # Seconds after which a message expires if it is not deleted. A queue that did not set it gets 14 days when it
+    # becomes a dead-letter queue. Default: 345,600.
     retention: float
     # Default visibility timeout of a receive, in seconds. Default: 30.
     visibility: float
@@ -44,8 +45,14 @@ class QueueSettings(TypedDict, total=False):
     # When a message that has used up its receives is dead-lettered: at the next `receive`, as in SQS, or at the last
     # `failure`. Default: failure.
     dead_letter_on: Literal["receive", "failure"]
-    # Default delay before a message becomes visible again after a nack. Unset: no delay.
+    # Seconds for which the history of the queue is retained for reader groups and replays, whether its messages are
+    # deleted or not. 0: not at all. Default: 0.
+    retain: float
+    # Default delay before a message becomes visible again after a nack. Default: exponential from 1 second to 5
+    # minutes, with a jitter of 0.2. Kind none: no delay.
     retry: RetryPolicy | None
+    # The retry policy's delay also applies when a lease expires, not only after a nack. Default: false.
+    retry_expired_leases: bool
     # Maximum size of a message in bytes, including its attributes. Default: 1,048,576.
     max_message_bytes: int
     # Receipts of expired leases are refused, also from SQS clients. Default: true.
@@ -70,6 +77,15 @@ class QueueSettings(TypedDict, total=False):
     max_messages: int
     # Maximum number of bytes in the queue. 0 means no limit. Default: 0.
     max_bytes: int
+    # What is paused: `delivery` (receives get nothing, and long polls wait), `sends` (new messages are refused, also
+    # those that are moved here), `both` or `none`. Default: none.
+    paused: Literal["none", "delivery", "sends", "both"]
+    # Maximum number of messages delivered per second, evenly spaced. 0 means no limit. Default: 0.
+    deliveries_per_second: int
+    # If set, only messages of this message group are delivered; all others wait.
+    only_group: str
+    # Only messages of this priority or a higher one are delivered; all others wait. 0 means all. Default: 0.
+    minimum_priority: int
     # Number of shards of the queue. It can be increased but not decreased. Default: 1.
     spread: int
     # Number of replicas of each message. Unset: as in the log's URL.
@@ -97,7 +113,9 @@ class QueueInfo(Struct, rename="camel"):
     max_receive_count: int | None = None
     dead_letter_queue: str | None = None
     dead_letter_on: str | None = None
+    retain_seconds: float | None = None
     retry: RetryPolicy | None = None
+    retry_expired_leases: bool | None = None
     max_message_bytes: int | None = None
     strict_receipts: bool | None = None
     deduplication: dict[str, Any] | None = None
@@ -109,10 +127,17 @@ class QueueInfo(Struct, rename="camel"):
     max_in_flight: int | None = None
     max_messages: int | None = None
     max_bytes: int | None = None
+    paused: str | None = None
+    deliveries_per_second: int | None = None
+    only_group: str | None = None
+    minimum_priority: int | None = None
     spread: int | None = None
     durability: int | None = None
     own_shards: bool | None = None
     tags: dict[str, str] = {}
+    subscriptions: int = 0  # number of topics that the queue is subscribed to; only in `Queue.info`
+    subscribed_topics: list[str] = []  # names of the first 100 of them
+    warnings: list[str] = []  # settings that lose good messages or hide dead letters, one sentence each
 
 
 WIRE_NAMES = {
@@ -123,7 +148,9 @@ WIRE_NAMES = {
     "max_receives": "maxReceiveCount",
     "dead_letter_queue": "deadLetterQueue",
     "dead_letter_on": "deadLetterOn",
+    "retain": "retainSeconds",
     "retry": "retry",
+    "retry_expired_leases": "retryExpiredLeases",
     "max_message_bytes": "maxMessageBytes",
     "strict_receipts": "strictReceipts",
     "deduplication": "deduplication",
@@ -135,6 +162,10 @@ WIRE_NAMES = {
     "max_in_flight": "maxInFlight",
     "max_messages": "maxMessages",
     "max_bytes": "maxBytes",
+    "paused": "paused",
+    "deliveries_per_second": "deliveriesPerSecond",
+    "only_group": "onlyGroup",
+    "minimum_priority": "minimumPriority",
     "spread": "spread",
     "durability": "durability",
     "own_shards": "ownShards",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypedDict
 
 from msgspec import UNSET
@@ -39,6 +40,52 @@ REDRIVE_NAMES = {
     "max_messages": "maxMessages",
     "pause_when_dying_share": "pauseWhenDyingShare",
 }
+
+
+class ReplaySettings(TypedDict, total=False):
+    """Settings of a replay. Times are aware datetimes, or seconds since the Unix epoch."""
+
+    since: datetime | float  # only messages that entered the queue at this time or later
+    until: datetime | float  # only messages that entered the queue before this time; default: now
+    from_positions: Sequence[str]  # at most one per shard, such as those of `counters`
+    until_positions: Sequence[str]
+    rate: int  # messages per second, up to 10,000; default 100
+    filter: RedriveFilter | Mapping[str, Any]  # only these messages; a mapping uses the names of the wire
+    max_messages: int
+
+
+REPLAY_NAMES = {
+    "since": "from",
+    "until": "until",
+    "from_positions": "fromPositions",
+    "until_positions": "untilPositions",
+    "rate": "maxMessagesPerSecond",
+    "filter": "filter",
+    "max_messages": "maxMessages",
+}
+
+
+def replay_to_wire(to: str | None, dry_run: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = settings.keys() - REPLAY_NAMES.keys()
+    if unknown:
+        raise TypeError(f"{sorted(unknown)[0]!r} is not a replay setting; the settings are {', '.join(REPLAY_NAMES)}")
+    spec = {REPLAY_NAMES[name]: value for name, value in settings.items()}
+    for name in ("from", "until"):
+        if name in spec:
+            spec[name] = _moment(spec[name])
+    if to is not None:
+        spec["targetQueue"] = to
+    if dry_run:
+        spec["dryRun"] = True
+    return spec
+
+
+def _moment(when: datetime | float) -> str:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise TypeError("a time of a replay needs a time zone, for example datetime.now(UTC)")
+        return when.isoformat()
+    return datetime.fromtimestamp(when, UTC).isoformat()
 
 
 def redrive_to_wire(to: str | None, dry_run: bool, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from batonq.core.payload import Content
+from batonq.core.payload import STORED, Content
 
 SHAPE_MAX = 400  # characters
 DEPTH_MAX = 4  # nested objects and arrays
@@ -36,6 +36,8 @@ _Shape = str | dict[str, Any] | tuple[Any]
 
 
 def body_shape(body: bytes, content: int) -> str:
+    if content & STORED:
+        return LARGE
     if content == Content.BYTES:
         return "bytes"
     if not body:

@@ -46,6 +46,8 @@ class Send:
     numbers: Sequence[int] = ()  # the producer's number of each message
     request: int = 0  # hash of the name that an SDK gave to its request; 0: no name
     once: Once | None = None
+    subjects: Sequence[str] = ()  # of messages that are published to a topic
+    lineages: Sequence[bytes] = ()  # of messages that a replay job sends again: where each comes from, see payload.py
 
     def key_at(self, at: int, fifo: bool) -> str:
         """The key that decides which shard of the queue a message belongs to; empty if any shard will do."""
@@ -81,6 +83,8 @@ SEND_COLUMNS = (
     "ttls_ms",
     "max_receives",
     "numbers",
+    "subjects",
+    "lineages",
 )
 
 
@@ -378,6 +382,7 @@ class Departing(NamedTuple):
     receive_count: int
     redriven: int  # key of the job that moved it to the queue that it leaves
     maximum: int  # of receives, its own
+    origin: int = 0  # where a redrive takes it: queue | shard << 32
 
 
 class MessageView(NamedTuple):
@@ -404,7 +409,7 @@ class MessageView(NamedTuple):
     last_failure_ms: int
     maximum: int  # maximum of receives, its own or the queue's; 0: no limit
     ahead: int  # FIFO: state of the first message of its group, if that is another message; otherwise 0
-    moves_to: int  # OWED: the destination queue
+    moves_to: int  # OWED, and every copy in a topic: the destination queue
     moves_for: int  # OWED, or DELAYED after a refusal: the Reason of the move
     refusals: int  # number of refusals by its destination
     origin: int = 0  # of a dead letter: source queue | source shard << 32
@@ -440,6 +445,35 @@ class Counters(NamedTuple):
     stale_deletes: int
     late_deletes: int
     duplicates: int
+    oldest_visible_ms: int = 0  # when the oldest message that can be received was sent; 0: there is none
+
+    @property
+    def present(self) -> int:
+        """All messages of the queue, in whatever state."""
+        return self.visible + self.in_flight + self.delayed + self.owed + self.dead
+
+
+class ExactCounters(NamedTuple):
+    """A queue's counters at one position of a shard's log: what exactly the records before that position did."""
+
+    position: int  # as in records.py
+    counters: Counters
+    moved: int  # messages that left for another queue, or for a fresh start in the same one; all dead letters are here
+    expired_moved: int  # how many of `expired_messages` were dead-lettered
+
+    @property
+    def expired(self) -> int:
+        """Messages that expired and were deleted. The others that expired were dead-lettered."""
+        return self.counters.expired_messages - self.expired_moved
+
+    @property
+    def entered(self) -> int:
+        return self.counters.sent + self.counters.arrived
+
+    @property
+    def accounted(self) -> int:
+        """Messages that were deleted, expired, were moved, or are still in the queue: as many as entered it."""
+        return self.counters.deleted + self.expired + self.moved + self.counters.present
 
 
 @dataclass(slots=True)
@@ -485,7 +519,8 @@ class Job:
     destination_spread: str = ""  # shards of the destination if it has several, see spread.py
     origin_spreads: dict[str, str] = field(default_factory=dict)  # number → spread, of FIFO origin queues
     default_rate: bool = False  # the request named no rate
-    kind: str = "redrive"  # redrive, delete; a delete job always has a selection, and `moved` counts deleted messages
+    # redrive, delete, replay (see replay_jobs.py); a delete job always has a selection, and `moved` counts deletes
+    kind: str = "redrive"
     share: float = 1.0  # this shard's share of the rate, for a job on several shards: see node/jobs/job_control.py
 
     def values(self) -> dict[str, Any]:
@@ -547,3 +582,4 @@ class Arrival:
     origin: int = 0  # dead letters: source queue | source shard << 32
     redriven: int = 0  # key of the job that moves it now, or moved it before it died again
     maximum: int = 0  # its own maximum of receives
+    same_as: int = 0  # not 0: the payload is that of the arrival this many places before, and left out here

@@ -23,7 +23,7 @@ GROUP_MESSAGES_MAX = 2_500  # messages per group of requests that are executed t
 SEND_ROWS = 4  # records per new message at most: Sent, Produced, and Requested for itself and for a forgotten one
 MOVE_ROWS = 5  # records per moved message at most: Returned, Owed, Arrived, Settled, QueuePurged
 STEP_ROWS = STEP_BYTES_MAX // ROW_BYTES + MOVE_ROWS  # records per step of timers or jobs at most
-ENTRY_ROWS = 3  # records per channel entry at most: Settled, JobSet, QueuePurged
+ENTRY_ROWS = 4  # records per channel entry at most: Settled, then those of a move to a dead-letter queue of this shard
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

@@ -5,7 +5,10 @@ Payload:   header (version, content, lengths, MD5 of the body, sent time), then 
 Attributes: the same encoding that MD5OfMessageAttributes digests: for each attribute, sorted by name, the length
            (4 bytes, big-endian) and UTF-8 of the name and of the data type, one byte (1 text, 2 binary), then the
            length and bytes of the value. The digest is therefore the MD5 of these bytes.
-Lineage:   where a dead letter came from. The lineage stays with the message in the dead-letter queue and in a redrive.
+Envelope:  stands before the payload of a published message whose copy is delivered in SNS's envelope: a header of the
+           same length (version 2), then the topic's ARN and the subject. See node/messages/envelope.py.
+Lineage:   where a dead letter, or a replayed message, came from. The lineage stays with the message in the dead-letter
+           queue and in a redrive.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any, NamedTuple
 from batonq.core.commands import Send
 
 PAYLOAD_VERSION = 1
+ENVELOPE_VERSION = 2
 _new = tuple.__new__  # what a named tuple's own constructor calls, without an extra Python frame
 _HEADER = struct.Struct("<BBHHHHI16sQI")
 _HEADER_BYTES = _HEADER.size
@@ -32,8 +36,12 @@ _LENGTH = struct.Struct(">I")
 _PARTS = struct.Struct("<xBH10s16s8xI")
 _OTHERS = struct.Struct("<HHHI")
 _NO_OTHERS = bytes(_OTHERS.size)
+ENVELOPED = 0x10  # the content of an envelope, in the place of a body's content type
 AS_IS = 0x40  # flag in the content: the body needs no escapes as a JSON string
 NO_DIGEST = 0x80  # flag in the content: the body's MD5 has not been needed yet and is not stored
+STORED = 0x20  # flag in the content: the body is in a payload store, and here is a pointer to it
+_CONTENT_AT = 1
+_is_stored = STORED.__and__
 _NO_MD5 = bytes(16)
 
 
@@ -59,6 +67,18 @@ class Payload(NamedTuple):
     body: bytes
     body_md5: bytes  # empty: not stored
     content: int = 0
+    envelope: bytes = b""  # of a copy of a published message; empty: none
+
+
+class Envelope(NamedTuple):
+    """What SNS's envelope shows beside a published message."""
+
+    topic: int  # number of the topic
+    shard: int  # shard and sequence of the publish make its message id
+    sequence: int
+    published_ms: int
+    topic_arn: str
+    subject: str
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,7 +100,7 @@ class Lineage:
     dedup_id: str = ""  # replaces the deduplication id in the payload
     sent_ms: int = 0  # replaces the sent time in the payload
     moved_ms: int = 0
-    moved: str = ""  # the last move: dead_letter, redrive or expiry
+    moved: str = ""  # the last move: dead_letter, redrive, expiry or replay
 
     def encode(self) -> bytes:
         kept = {name: value for name in LINEAGE_FIELDS if (value := getattr(self, name))}
@@ -93,6 +113,7 @@ class Lineage:
         return cls(**{key: value for key, value in json.loads(data).items() if key in LINEAGE_FIELDS})
 
 
+_NO_LINEAGE = Lineage()
 LINEAGE_FIELDS = tuple(field.name for field in fields(Lineage))
 
 
@@ -120,7 +141,7 @@ def payload_parts(send: Send, sent_ms: int) -> tuple[list[bytes], list[int]]:
     bodies = send.bodies
     count = len(bodies)
     sender = send.sender.encode()
-    has_columns = send.attributes or send.groups or send.dedup_ids or send.traces or send.contents
+    has_columns = send.attributes or send.groups or send.dedup_ids or send.traces or send.contents or send.lineages
     if not has_columns and b"" not in send.digests:
         before, behind = plain_header(sender, sent_ms, send.content if send.digests else send.content | NO_DIGEST)
         parts = [before, _NO_MD5, behind, b""] * count
@@ -136,18 +157,29 @@ def payload_parts(send: Send, sent_ms: int) -> tuple[list[bytes], list[int]]:
         digests = [md5 or _NO_MD5 for md5 in digests]
     given = [[*map(str.encode, column)] for column in (send.groups, send.dedup_ids, send.traces)]
     none = [0] * count
-    lengths = [[*map(len, column)] or none for column in (*given, send.attributes)]
+    lengths = [[*map(len, column)] or none for column in (*given, send.lineages, send.attributes)]
     sender_n = len(sender)
     pack = _HEADER.pack
     heads = [
-        pack(PAYLOAD_VERSION, content, sender_n, group_n, dedup_n, trace_n, 0, md5, sent_ms, attributes_n)
-        for content, md5, group_n, dedup_n, trace_n, attributes_n in zip(contents, digests, *lengths, strict=True)
+        pack(PAYLOAD_VERSION, content, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, sent_ms, attributes_n)
+        for content, md5, group_n, dedup_n, trace_n, lineage_n, attributes_n in zip(
+            contents, digests, *lengths, strict=True
+        )
     ]
-    columns = [heads, [sender] * count, *filter(None, (*given, send.attributes)), bodies]
+    columns = [heads, [sender] * count, *filter(None, (*given, send.lineages, send.attributes)), bodies]
     parts = [b""] * (len(columns) * count)
     for at, column in enumerate(columns):
         parts[at :: len(columns)] = column
     return parts, [*map(sum, zip(*[map(len, column) for column in columns], strict=True))]
+
+
+def overhead_bytes(send: Send) -> int:
+    """How much longer the payloads of `payload_parts` are than the bodies and attributes of the messages."""
+    size = len(send.bodies) * (_HEADER_BYTES + len(send.sender.encode()))
+    for column in (send.groups, send.dedup_ids, send.traces):
+        if column:
+            size += len("".join(column).encode())
+    return size
 
 
 def content_marks(send: Send) -> list[int]:
@@ -176,10 +208,47 @@ def encode_payload(payload: Payload) -> bytes:
     lengths = (*map(len, texts), len(payload.lineage))
     md5, content = _digest_and_content(payload.body_md5, payload.content)
     header = _HEADER.pack(PAYLOAD_VERSION, content, *lengths, md5, payload.sent_ms, len(payload.attributes))
-    return b"".join((header, *texts, payload.lineage, payload.attributes, payload.body))
+    return b"".join((payload.envelope, header, *texts, payload.lineage, payload.attributes, payload.body))
+
+
+_PUBLISHED = struct.Struct("<QIHH")  # in the place of the MD5: sequence, topic, shard, unused
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    arn, subject = envelope.topic_arn.encode(), envelope.subject.encode()
+    length = _HEADER_BYTES + len(arn) + len(subject)
+    published = _PUBLISHED.pack(envelope.sequence, envelope.topic, envelope.shard, 0)
+    # The length stands where a payload has the length of its group, so that a reader of columns takes a closer look.
+    header = _HEADER.pack(
+        ENVELOPE_VERSION, ENVELOPED, 0, length, len(arn), len(subject), 0, published, envelope.published_ms, 0
+    )
+    return header + arn + subject
+
+
+def envelopes_of(envelope: Envelope, sequences: Sequence[int]) -> list[bytes]:
+    """The encoded envelopes of messages that differ only in their sequence."""
+    encoded = encode_envelope(envelope)
+    before, behind = encoded[:_MD5_AT], encoded[_MD5_AT + 8 :]  # the sequence comes first in the place of the MD5
+    return [b"".join((before, sequence.to_bytes(8, "little"), behind)) for sequence in sequences]
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    _, _, _, _, arn_n, subject_n, _, published, published_ms, _ = _HEADER.unpack_from(data)
+    sequence, topic, shard, _ = _PUBLISHED.unpack(published)
+    arn_end = _HEADER_BYTES + arn_n
+    arn, subject = data[_HEADER_BYTES:arn_end].decode(), data[arn_end : arn_end + subject_n].decode()
+    return Envelope(topic, shard, sequence, published_ms, arn, subject)
+
+
+def envelope_length(data: bytes) -> int:
+    """The length of the envelope before a payload; 0 if it has none."""
+    return data[4] | data[5] << 8 if data[0] == ENVELOPE_VERSION else 0
 
 
 def decode(data: bytes) -> Payload:
+    if data[0] == ENVELOPE_VERSION:
+        length = envelope_length(data)
+        return decode(data[length:])._replace(envelope=data[:length])
     _, content, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, sent_ms, attributes_n = _HEADER.unpack_from(data)
     if content & NO_DIGEST:
         content ^= NO_DIGEST
@@ -227,7 +296,7 @@ class Payloads(NamedTuple):
 
 
 def read_payloads(sections: Sequence[bytes], extents: Sequence[int], senders: bool) -> Payloads | None:
-    """The payloads at these extents, each in its variable section; None if one is not complete.
+    """The payloads at these extents, each in its variable section; None if one is not complete or has an envelope.
 
     The senders are read only on request.
     """
@@ -247,6 +316,8 @@ def read_payloads(sections: Sequence[bytes], extents: Sequence[int], senders: bo
         rests.append(section[offset + _HEADER_BYTES + sender_n : end])
         if attributes_n or others_n != _NO_OTHERS:
             has_more = True
+    if has_more and ENVELOPED in contents:
+        return None
     names = _read_senders(sections, extents) if senders else ()
     if not has_more:
         return Payloads(rests, contents, digests, names)
@@ -280,7 +351,7 @@ def columns_of(payloads: Sequence[Payload]) -> Payloads:
     """Decoded payloads as columns."""
     if not payloads:
         return Payloads()
-    _, senders, groups, dedup_ids, traces, lineages, attributes, bodies, digests, kinds = zip(*payloads, strict=True)
+    _, senders, groups, dedup_ids, traces, lineages, attributes, bodies, digests, kinds, _ = zip(*payloads, strict=True)
     contents = [kind if md5 else kind | NO_DIGEST for kind, md5 in zip(kinds, digests, strict=True)]
     others = [column if any(column) else () for column in (senders, groups, dedup_ids, traces, lineages, attributes)]
     return Payloads(bodies, contents, digests, *others)
@@ -288,7 +359,7 @@ def columns_of(payloads: Sequence[Payload]) -> Payloads:
 
 def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
     """The payload as a consumer sees it with this lineage."""
-    changes: dict[str, Any] = {"lineage": lineage.encode()}
+    changes: dict[str, Any] = {"lineage": lineage.encode() if lineage != _NO_LINEAGE else b""}
     if lineage.dedup_id:
         changes["dedup_id"] = lineage.dedup_id
     if lineage.sent_ms:
@@ -296,8 +367,39 @@ def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
     return payload._replace(**changes)
 
 
+def encode_pointer(key: str, size: int) -> bytes:
+    """What a payload has instead of a body that is in a payload store: the key of the object, and its length."""
+    return f"{key} {size}".encode()
+
+
+def decode_pointer(body: bytes) -> tuple[str, int]:
+    key, _, size = body.decode().partition(" ")
+    return key, int(size)
+
+
+def stored_key(data: bytes) -> str:
+    """The key of the body of an encoded payload in the payload store; empty if the body is in the payload itself."""
+    data = data[envelope_length(data) :]
+    return decode_pointer(decode(data).body)[0] if data[envelope_length(data) + _CONTENT_AT] & STORED else ""
+
+
+def stored_keys(sends: Sequence[Send]) -> list[str]:
+    """The key of each body that is in the payload store, "" for the others; empty if none is."""
+    for send in sends:
+        if send.content & STORED or (send.contents and any(map(_is_stored, send.contents))):
+            break
+    else:
+        return []
+    return [
+        decode_pointer(body)[0] if content & STORED else ""
+        for send in sends
+        for body, content in zip(send.bodies, send.contents or [send.content] * len(send.bodies), strict=True)
+    ]
+
+
 def content_mark(data: bytes) -> int:
     """32 bits that identify the content of an encoded payload: its body's MD5 and its attributes."""
+    data = data[envelope_length(data) :]
     _, _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
     at = _HEADER_BYTES + sender_n + group_n + dedup_n + trace_n + lineage_n
     return zlib.crc32(data[at : at + attributes_n], int.from_bytes(md5[:4], "little"))

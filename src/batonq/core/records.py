@@ -25,7 +25,13 @@ from __future__ import annotations
 import struct
 from enum import IntEnum, IntFlag
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
+PAYLOADS_VERSION = 6  # once a message has its body in a payload store
+PACING_VERSION = 6  # once a queue in the log is paused, paced or limited to some messages
+RETAINING_VERSION = 6  # once a queue retains messages, or has a reader group
+SCHEDULES_VERSION = 6  # once a shard has a schedule
+TOPICS_VERSION = 6  # once a shard or the catalog has a topic, or a shard has a copy of a published message
+REPLAYING_VERSION = 6  # while a shard remembers a replay job, and once it has messages of one
 ROLES_VERSION = 5  # once a key in the catalog has a name, a role or an expiry
 EDITING_VERSION = 5  # once an operator has edited a delayed message
 DELETING_VERSION = 5  # while a shard remembers a job that deletes: earlier releases would redrive its messages
@@ -58,7 +64,16 @@ class Type(IntEnum):
     QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last step; w5 first sequence whose
     #                    deduplication id is still known after the purge, 0: none is
     QUEUE_CLOSED = 16  # w1 catalog version
+    READER_SET = 17  # var: the reader group as this shard knows it
+    SCHEDULE_SET = (
+        18  # w1 sequence of the message that a firing sent (0: none), w3 next due time; var: name and changes
+    )
+    SUBSCRIPTION_SET = 19  # queue: the topic; w1 catalog version; w4 subscription; w3 1: removed; var: the subscription
     JOB_SET = 20  # var: the job
+    PUBLISHED = (
+        21  # queue: the topic; reason: the message's own maximum of receives; w3 copies (32) | dropped copies (32),
+    )
+    #                 lowest bits first; w4 and w5 as in Sent; aux: length of the envelope; var: envelope, payload
     REQUESTED = 25  # w1 first sequence (0: not accepted here), w3 expiry (0: forgotten), w4 messages (0: some accepted,
     #                 2: a duplicate, if it is one message of a request with an Idempotency-Key), w5 hash of its name
     PRODUCED = 27  # a producer's numbers up to w3 were accepted: w1 sequence of the last number's message, w4 how many
@@ -77,6 +92,11 @@ class SentFlag(IntFlag):
     DEDUPLICATED = 1  # a deduplication entry was added for this message
     DEDUP_LIVES = 2  # ... which lives as long as the message
     FIFO = 4
+    STORED = 64  # the body is in a payload store, and the payload has a pointer to it
+    SCHEDULED = 16  # by a schedule
+    FANNED = 8  # a copy of a published message: w5 is the subscription
+    WAITING = 128  # with FANNED: the copy waits in its topic (queue) until the subscription's queue accepts it
+    REPLAYED = 32  # sent again from retained history by a replay job; the payload's lineage names the first message
 
 
 class LeaseFlag(IntFlag):
@@ -99,6 +119,10 @@ class ArrivedFlag(IntFlag):
     REFUSED = 128  # refused; only the entry number is used up (with OVERLAY, w5 is the source's slot | number << 32)
 
 
+class CarriedFlag(IntFlag):
+    WAITING = 128  # a copy of a published message that waits in its topic: the group in the prefix is that of its line
+
+
 class BaseFlag(IntFlag):
     """Flags of Base and CatalogBase."""
 
@@ -107,11 +131,13 @@ class BaseFlag(IntFlag):
 
 FLAGS: dict[int, type[IntFlag]] = {
     Type.SENT: SentFlag,
+    Type.PUBLISHED: SentFlag,
     Type.LEASED: LeaseFlag,
     Type.EXTENDED: LeaseFlag,
     Type.RETURNED: ReturnedFlag,
     Type.DELETED: DeletedFlag,
     Type.ARRIVED: ArrivedFlag,
+    Type.CARRIED: CarriedFlag,
     Type.BASE: BaseFlag,
     Type.CATALOG_BASE: BaseFlag,
 }
@@ -136,6 +162,7 @@ class Reason(IntEnum):
     # Owed, Arrived
     DEAD_LETTER = 20
     REDRIVE = 21
+    FANOUT = 22  # a copy of a published message, from its topic to a subscribed queue
     EXPIRY_DEAD_LETTER = 24  # expired, in a queue whose policy dead-letters expired messages
     # Settled, Arrived refused
     ACCEPTED = 30
@@ -143,6 +170,7 @@ class Reason(IntEnum):
     REFUSED_FULL = 32
     REFUSED_TYPE = 33
     REFUSED_MOVED = 34  # the queue has grown, and the message now belongs to another shard
+    REFUSED_PAUSED = 35  # sends to the queue are paused
 
 
 class State(IntEnum):

@@ -16,10 +16,12 @@ from typing import Any
 
 from batonq.core.catalog.entries import AccessKey
 from batonq.core.commands import (
+    Accepted,
     ChangeVisibility,
     Command,
     Counters,
     Delete,
+    ExactCounters,
     Failing,
     Nack,
     Once,
@@ -28,20 +30,29 @@ from batonq.core.commands import (
     Sent,
 )
 from batonq.core.ids import key_hash
-from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
+from batonq.core.payload import STORED, Payload, decode_envelope
+from batonq.core.records import PAYLOADS_VERSION
+from batonq.errors import BatonError, InvalidInput, NotOwner, QueueDoesNotExist, ReceiptInvalid, Unavailable
 from batonq.node.alarms.book import AlarmBook
 from batonq.node.backup.backups import Backups
 from batonq.node.catalog.access_keys import create_key
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.catalog.queue_control import Queue
+from batonq.node.catalog.topic_control import Topic, TopicControl
 from batonq.node.clock import Clock
 from batonq.node.jobs.job_control import JobControl
+from batonq.node.jobs.replay_scan import replay_page
 from batonq.node.messages.consumers import Consumers
+from batonq.node.messages.envelope import render
+from batonq.node.messages.large_payloads import LargePayloads
 from batonq.node.messages.lease_holders import Holding, merged
 from batonq.node.messages.message_control import MessageControl
 from batonq.node.messages.peek import ANY_MESSAGE, EXAMINED_MAX, Peeked, PeekFilter, PeekPage, Situation
+from batonq.node.messages.queue_figures import ShardFigures
+from batonq.node.messages.reader_control import ReaderControl
 from batonq.node.messages.receipts import Receipts
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
+from batonq.node.messages.retained_reader import RetainedReader
 from batonq.node.monitoring.monitor import ServerMonitor
 from batonq.node.monitoring.tracing import BrokerTracing
 from batonq.node.operations.history import History
@@ -51,10 +62,12 @@ from batonq.node.routing.multi_queue_receive import Selection, give_back, receiv
 from batonq.node.routing.ports import Route, ShardPort
 from batonq.node.routing.splitter import Spreading, joined
 from batonq.node.routing.submission import Done, Waiting, client_error, submitted, tell
+from batonq.node.schedules.schedule_control import ScheduleControl
 from batonq.node.settings import Settings
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
 from batonq.node.tasks import Tasks
+from batonq.queue_attributes import MESSAGE_BYTES_DEFAULT
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
@@ -77,7 +90,7 @@ class Steps:
         self._task.cancel()
 
 
-class Broker(JobControl):
+class Broker(JobControl, TopicControl):
     def __init__(
         self,
         *,
@@ -104,7 +117,7 @@ class Broker(JobControl):
         self.settings = settings
         self._receipts = receipts
         self._random_bytes = random_bytes
-        self._deliveries = Deliveries(loop, alarms)
+        self._deliveries = Deliveries(loop, alarms, self._in_envelope)
         self._tasks = Tasks()
         self._ports: dict[int, ShardPort] = {}
         self.empty_receives: dict[int, int] = {}  # receives of each queue that got no message, for metrics
@@ -129,8 +142,24 @@ class Broker(JobControl):
             self.queue_by_number,
             lambda: self._catalog.current().shards,
             catalog.too_old,
+            lambda peeked: self.payloads.show(peeked),
+        )
+        self.schedules = ScheduleControl(
+            self._spreading.ask,
+            self._port,
+            self.queue_by_number,
+            lambda: self._catalog.current().shards,
+            catalog.too_old,
+        )
+        self.readers = ReaderControl(
+            self._spreading.ask,
+            self._send_all,
+            self.queue_by_number,
+            clock.now_ms,
+            lambda page: self.payloads.complete(page),
         )
         self.consumers = Consumers(clock.now_ms)
+        self.payloads = LargePayloads(alarms)  # the node sets the one of its store
         self.monitor: ServerMonitor  # set by the node
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
         self.reports = ReportFiles(settings.reports)
@@ -179,7 +208,6 @@ class Broker(JobControl):
 
     async def create_key(self, *, account: str, name: str, role: str, lasts_ms: int) -> AccessKey:
         """Create an access key. `lasts_ms` 0: it never expires."""
-        expires_ms = self._clock.now_ms() + lasts_ms if lasts_ms else 0
         return await create_key(
             self._catalog,
             self._random_bytes,
@@ -187,26 +215,60 @@ class Broker(JobControl):
             own_account=self.account,
             name=name,
             role=role,
-            expires_ms=expires_ms,
+            lasts_ms=lasts_ms,
         )
 
     # --- messages -------------------------------------------------------------------------------
 
-    def send(self, queue: Queue, command: Send, done: Done, first_try: bool = False) -> None:
-        """Send messages, and call `done` with Sent or a BatonError.
+    def body_bytes_max(self, queue: Queue | Topic) -> int:
+        """The maximum size of a message: with a payload store it is larger, unless it is published to a topic, or the
+        queue has a lower limit of its own.
+        """
+        own = queue.message_bytes_max
+        if self.payloads.enabled and own == MESSAGE_BYTES_DEFAULT and isinstance(queue, Queue):
+            return self.payloads.bytes_max
+        return own
+
+    def all_ports(self) -> list[ShardPort]:
+        """The ports of all shards, wherever they are served."""
+        return [self._port(shard) for shard in sorted(self._catalog.current().shards)]
+
+    def send(self, queue: Queue | Topic, command: Send, done: Done, first_try: bool = False) -> None:
+        """Send messages to a queue, or publish them to a topic, and call `done` with Sent or a BatonError.
 
         `first_try`: the SDK that named the request says that this is its first attempt.
         """
         if self.tracing is not None and command.traces:
             done = self.tracing.sending(queue.name, command, done)
-        if len(queue.shards) > 1:
+        if self.payloads.enabled and self.payloads.concern(command) and isinstance(queue, Queue):
+            self._begin(lambda: self._send_large(queue, command, first_try), done)
+            return
+        self._send(queue, command, done, first_try)
+
+    async def _send_large(self, queue: Queue, command: Send, first_try: bool) -> Sent:
+        """Put large bodies into the payload store first: a message that is acknowledged has its body there."""
+        older = await self._catalog.too_old(PAYLOADS_VERSION)
+        if older:
+            raise Unavailable(f"Bodies cannot be put into the payload store yet. {older}")
+        small = await self.payloads.offload(command)
+        sent: Sent = await submitted(lambda one, done: self._send(queue, small, done, first_try), small)
+        return sent
+
+    def _send(self, queue: Queue | Topic, command: Send, done: Done, first_try: bool) -> None:
+        if len(queue.shards) > 1 and isinstance(queue, Queue):
             self._begin(lambda: self._send_spread(queue, command, first_try), done)
             return
 
         self._submit(queue.shards[0], command, partial(self._sent, queue, command, done))
 
-    def _sent(self, queue: Queue, command: Send, done: Done, outcome: Sent | BatonError) -> None:
+    async def _send_all(self, queue: Queue, command: Send) -> Sent:
+        """Send messages, and return the outcome. Raises BatonError."""
+        outcome: Sent = await submitted(lambda _, done: self.send(queue, command, done), command)
+        return outcome
+
+    def _sent(self, queue: Queue | Topic, command: Send, done: Done, outcome: Sent | BatonError) -> None:
         if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
+            assert isinstance(queue, Queue), "a topic stays on its shard"
             self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has more shards now
         else:
             done(outcome)
@@ -217,6 +279,25 @@ class Broker(JobControl):
         else:
             results, replayed = await self._spreading.send(queue, command, first_try), False
         return Sent(0, 0, len(results), results, replayed)
+
+    def serve_replays(self, host: ShardHost) -> None:
+        """Let the replay jobs of a shard send messages."""
+        read = partial(RetainedReader(self._deliveries.render).read, host)
+        host.jobs.replay = lambda job, most: replay_page(host, read, self.resend, job, most)
+
+    async def resend(self, number: int, command: Send) -> Sequence[Accepted | BatonError]:
+        """Send messages of a replay job to the queue with this number. Returns one result per message."""
+        queue = self.queue_by_number(number)
+        if queue is None:
+            await self.refresh()
+            queue = self.queue_by_number(number)
+        if queue is None:
+            raise QueueDoesNotExist("The target queue was deleted.")
+        try:
+            sent: Sent = await submitted(partial(self.send, queue), command)
+        except QueueDoesNotExist:
+            raise Unavailable(f"The shard does not know queue {queue.name} yet. Retry.") from None
+        return [*sent.results()]
 
     async def _send_moved(self, queue: Queue, command: Send, outcome: Sent) -> Sent:
         if command.once is not None:
@@ -241,9 +322,9 @@ class Broker(JobControl):
         if len(queue.shards) > 1:
             return self._begin(lambda: self._receive_spread(queue, command), done)
 
-        return self._submit(queue.shards[0], command, partial(self._received, queue, done))
+        return self._submit(queue.shards[0], command, partial(self._received, queue, command, done))
 
-    def _received(self, queue: Queue, done: Done, outcome: Received | BatonError) -> None:
+    def _received(self, queue: Queue, command: Receive, done: Done, outcome: Received | BatonError) -> None:
         if isinstance(outcome, Received):
             if not outcome:
                 self._count_empty(queue)
@@ -253,9 +334,33 @@ class Broker(JobControl):
                 outcome.give_back()
                 done(client_error(problem))
                 return
+            if outcome.stored:
+                self._begin(lambda: self._with_bodies(queue, command, outcome.deliveries()), done)
+                return
             if self.tracing is not None:
                 self.tracing.received(queue.name, outcome)
         done(outcome)
+
+    async def _with_bodies(self, queue: Queue, command: Receive, rows: Sequence[Delivery]) -> Received:
+        """Leased messages with their bodies from the payload store. What cannot be handed over is given back, unless
+        the client asks for the same leases again.
+        """
+        try:
+            resolved = await self.payloads.resolve(rows, lambda row: row.group if queue.fifo else None)
+        except BaseException:
+            if not command.attempt:
+                self._give_back_soon(queue, rows)
+            raise
+        if resolved.returned and not command.attempt:
+            await self._give_back(queue, resolved.returned)
+        if resolved.problem is not None and not resolved.complete:
+            raise resolved.problem
+        received = Received(0, rows=resolved.complete)
+        if not command.attempt:
+            received.give_back = lambda: self._give_back_soon(queue, resolved.complete)
+        if self.tracing is not None:
+            self.tracing.received(queue.name, received)
+        return received
 
     def _count_empty(self, queue: Queue) -> None:
         counted = self.empty_receives
@@ -272,6 +377,8 @@ class Broker(JobControl):
 
     async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
         rows = await self._spreading.receive(queue, command)
+        if any(row.content & STORED for row in rows):
+            return await self._with_bodies(queue, command, rows)
         received = Received(0, rows=rows)
         if not rows:
             self._count_empty(queue)
@@ -280,6 +387,13 @@ class Broker(JobControl):
         if not command.attempt:
             received.give_back = lambda: self._give_back_soon(queue, rows)
         return received
+
+    def _in_envelope(self, queue: int, payload: Payload) -> Payload:
+        """A copy of a published message as its subscriber gets it."""
+        subscription = self.subscription_of(decode_envelope(payload.envelope).topic, queue)
+        settings = self.settings
+        base_url = settings.public_url or f"http://{settings.host}:{settings.port}"
+        return render(payload, subscription.arn if subscription is not None else "", base_url)
 
     def _submit(self, shard: int, command: Command, done: Done) -> Waiting | None:
         """Submit a command to a shard, on this node or another one."""
@@ -324,10 +438,31 @@ class Broker(JobControl):
         Waits up to `wait_ms` for the first message.
         """
         found = await self._receive_any(queues, max_messages, visibility_ms, wait_ms, holder)
+        if any(delivery.content & STORED for _, delivery in found):
+            found = await self._found_with_bodies(found)
         if self.tracing is not None:
             for queue, delivery in found:
                 self.tracing.delivered(queue.name, [delivery])
         return found
+
+    async def _found_with_bodies(self, found: list[tuple[Queue, Delivery]]) -> list[tuple[Queue, Delivery]]:
+        of = {delivery.receipt: queue for queue, delivery in found}
+
+        def order_of(row: Delivery) -> tuple[int, str] | None:
+            queue = of[row.receipt]
+            return (queue.number, row.group) if queue.fifo else None
+
+        try:
+            resolved = await self.payloads.resolve([delivery for _, delivery in found], order_of)
+        except BaseException:
+            for queue, delivery in found:
+                self._give_back_soon(queue, [delivery])
+            raise
+        for delivery in resolved.returned:
+            await self._give_back(of[delivery.receipt], [delivery])
+        if resolved.problem is not None and not resolved.complete:
+            raise resolved.problem
+        return [(of[delivery.receipt], delivery) for delivery in resolved.complete]
 
     async def _receive_any(
         self,
@@ -491,10 +626,16 @@ class Broker(JobControl):
 
     # --- inspection -----------------------------------------------------------------------------
 
-    async def counters(self, queue: Queue) -> Counters:
-        if len(queue.shards) > 1:
+    async def counters(self, queue: Queue | Topic) -> Counters:
+        if len(queue.shards) > 1 and isinstance(queue, Queue):
             return await self._spreading.counters(queue)
         return await self._port(queue.shard).counters(queue.number)
+
+    async def exact_counters(self, queue: Queue) -> dict[int, ExactCounters]:
+        """The counters of each shard of a queue, with the log position that they describe."""
+        number = queue.number
+        parts = await self._spreading.of_all(queue, lambda port: port.exact_counters(number))
+        return dict(zip(queue.shards, parts, strict=True))
 
     async def waiting(self, queue: Queue) -> int:
         """How many long polls wait on a queue."""
@@ -504,19 +645,24 @@ class Broker(JobControl):
 
     async def peek(
         self,
-        queue: Queue,
+        queue: Queue | Topic,
         after: int,
         limit: int,
         wanted: PeekFilter = ANY_MESSAGE,
         examine_max: int = EXAMINED_MAX,
     ) -> PeekPage:
-        """Messages in order of arrival, in any state, without leasing them. One shard follows another.
+        """Messages in order of arrival, in any state, without leasing them. One shard follows another. Of a topic, the
+        copies that wait are shown.
 
         `after` is 0 or the number (`view.sequence`) of a message.
         """
-        if len(queue.shards) > 1 or queue.left:
-            return await self._spreading.peek(queue, after, limit, wanted, examine_max)
-        return await self._port(queue.shard).peek(queue.number, after, limit, wanted, examine_max)
+        if isinstance(queue, Queue) and (len(queue.shards) > 1 or queue.left):
+            page = await self._spreading.peek(queue, after, limit, wanted, examine_max)
+        else:
+            page = await self._port(queue.shard).peek(queue.number, after, limit, wanted, examine_max)
+        if any(one.content & STORED for one in page.messages):
+            page = page._replace(messages=await self.payloads.show(page.messages))
+        return page
 
     async def holders(self, queue: Queue | None = None) -> list[Holding]:
         """Who holds messages of a queue, or of any queue, and how many. Shards that do not answer are left out if no
@@ -535,9 +681,13 @@ class Broker(JobControl):
                 raise part
         return merged([part for part in told if not isinstance(part, BaseException)])
 
-    async def situation(self, queue: Queue) -> Situation:
+    async def figures(self, queue: Queue) -> list[ShardFigures]:
+        """What each shard knows about why messages of a queue wait."""
+        return await self._spreading.of_all(queue, lambda port: port.figures(queue.number))
+
+    async def situation(self, queue: Queue | Topic) -> Situation:
         """What explains why the messages of a queue are not delivered, see peek.py."""
-        return Situation(self.now_ms(), queue.policy, await self.counters(queue), self._queue_name)
+        return Situation(self.now_ms(), queue.policy, await self.counters(queue), self.queue_name)
 
     # --- the clock ------------------------------------------------------------------------------
 
@@ -560,8 +710,8 @@ class Broker(JobControl):
             await asyncio.sleep(0)  # a command that writes no record is committed at once
             if not has_room:
                 return
-            due_ms = host.shard.next_due()
-            if due_ms is None or due_ms > self._clock.now_ms():
+            due = [time for time in (host.shard.next_due(), host.schedules.due_ms) if time is not None]
+            if not due or min(due) > self._clock.now_ms():
                 return
 
 

@@ -40,6 +40,8 @@ from batonq.node.broker import Broker
 from batonq.node.catalog.catalog_host import CatalogHost, Changes
 from batonq.node.clock import Clock
 from batonq.node.context import NodeContext
+from batonq.node.messages.large_payloads import LargePayloads
+from batonq.node.messages.payload_sweeper import PayloadSweeper
 from batonq.node.messages.receipts import Receipts
 from batonq.node.monitoring import cluster_view, metrics
 from batonq.node.monitoring.cluster_view import ClusterView, Told
@@ -53,6 +55,7 @@ from batonq.node.monitoring.queue_listing import QueueLister
 from batonq.node.monitoring.sampler import Sampler, SeriesKeeper
 from batonq.node.monitoring.series_file import SeriesFile
 from batonq.node.monitoring.series_reader import SeriesReader
+from batonq.node.monitoring.topic_metrics import topic_metrics
 from batonq.node.monitoring.tracing import BrokerTracing, export_to
 from batonq.node.operations.admin_token import load_or_make_token
 from batonq.node.routing.channels import Channels, PortTransport, Transport
@@ -65,6 +68,7 @@ from batonq.node.shard_host.maintenance import Maintenance
 from batonq.node.shard_host.ownership_leases import LeaseKeeper
 from batonq.node.shard_host.recovery import Recovery, snapshot_store
 from batonq.node.shard_host.snapshot_schedule import MakeSnapshot, SnapshotProcess, SnapshotSchedule
+from batonq.payload_store import PayloadStore
 
 
 class DirectoryOwnership(Ownership, Protocol):
@@ -126,10 +130,14 @@ class Node:
         self._tracing: BrokerTracing | None = None
         self.started_ms = self.wall_ms()
         self.everywhere = Everywhere(settings.node or socket.gethostname())
-        self.sampler = Sampler(self.shards, self.clock.now_ms, settings.series_queues_max)
+        self.sampler = Sampler(
+            self.shards, self.clock.now_ms, settings.series_queues_max, lambda: self.broker.empty_receives
+        )
         self._sampling: asyncio.Task[None] | None = None
         self._keeping_series: SeriesKeeper | None = None
         self._watching: asyncio.Task[None] | None = None
+        self.sweeper: PayloadSweeper | None = None
+        self._sweeping: asyncio.Task[None] | None = None
         self.alarm_desk: AlarmDesk
         self.monitor: ServerMonitor
         self._overview_reader: OverviewReader
@@ -168,6 +176,8 @@ class Node:
             watch_garbage()
             self._measuring = self._loop.create_task(self._lag.run())
         self._watching = self._loop.create_task(self.alarm_desk.run())
+        if self.sweeper is not None:
+            self._sweeping = self._loop.create_task(self.sweeper.run())
 
     @contextlib.asynccontextmanager
     async def only_catalog(self) -> AsyncIterator[CatalogHost]:
@@ -275,6 +285,7 @@ class Node:
             purge_wait_ms=settings.purge_wait_ms,
             replicas=self._logs.replicas,
             spread=settings.spread,
+            open_queues=settings.dev,
         )
 
     def _compose(self) -> None:
@@ -305,6 +316,8 @@ class Node:
             tracing=self._tracing,
         )
         self.broker.read_admin_token = self.admin_token
+        if self.settings.payload_store:
+            self._use_payload_store(self.settings)
         self.broker.history.holds = self.front_holds
         self.backups = self.broker.backups = Backups(
             settings=self.settings,
@@ -332,6 +345,7 @@ class Node:
             snapshots=self.snapshots,
             archiving=self._archiving,
             holds=self.front_holds,
+            port=self.broker.port,
         )
         self._overview_reader = OverviewReader(
             name=self.everywhere.name,
@@ -361,6 +375,8 @@ class Node:
             node=self.settings.node if self.in_cluster else "",
         )
         self.metrics.sources.append(self._replica_metrics)
+        self.metrics.sources.append(self._payload_metrics)
+        self.metrics.sources.append(lambda: topic_metrics(self.shards, self.settings.account))
         self.broker.consumers.join(self.everywhere)
         self.alarm_desk = AlarmDesk(
             self.settings,
@@ -392,6 +408,28 @@ class Node:
             series=SeriesReader(self.everywhere, self.sampler, self.clock.now_ms, self._overview_reader.depths),
         )
         self.everywhere.provide("cluster", self._tell_cluster)
+
+    def _use_payload_store(self, settings: Settings) -> None:
+        store = PayloadStore(settings.payload_store, clock=lambda: self.clock.now_ms() / 1000)
+        owner = f"cluster {self._logs.cluster:x}"
+
+        def open_store() -> PayloadStore:
+            store.claim(owner)
+            return store
+
+        self.broker.payloads = LargePayloads(
+            self.alarms,
+            open_store,
+            settings.payload_threshold,
+            settings.payload_bytes_max,
+            threads=self.world.threads,
+        )
+        self.sweeper = PayloadSweeper(
+            self.broker.payloads,
+            self.broker.all_ports,
+            leads=lambda: self.started and self.broker.serves(min(self.catalog.current().shards)),
+            every_s=settings.payload_sweep_s,
+        )
 
     def _alarm_store(self) -> AlarmStore | None:
         if not self.world.threads:
@@ -451,6 +489,7 @@ class Node:
                 kind, text = "takeover", f"Node {self.everywhere.name} took over shard {keeper.number}."
             self.sampler.book.mark(self.clock.now_ms(), kind, text)
         self.broker.reconcile(keeper)
+        self.broker.serve_replays(keeper.host())
         self._channels.look(keeper)
 
     # --- stop -----------------------------------------------------------------------------------
@@ -509,7 +548,7 @@ class Node:
             )
 
     async def _close(self) -> None:
-        await end(self._sampling, self._watching, self._measuring)
+        await end(self._sampling, self._watching, self._measuring, self._sweeping)
         if hasattr(self, "alarm_desk"):
             await self.alarm_desk.close()
         for keeper in self.shards:
@@ -519,6 +558,8 @@ class Node:
         await end(self._keeping_leases)
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+        if hasattr(self, "broker"):
+            self.broker.payloads.close()
         await self._logs.close()
         self.ownership.close()
 
@@ -562,6 +603,14 @@ class Node:
 
     async def _overview_for_metrics(self) -> Overview:
         return await self.overview()
+
+    def _payload_metrics(self) -> Families:
+        payloads, sweeper = self.broker.payloads, self.sweeper
+        if not payloads.enabled:
+            return []
+        counts = {"written": payloads.written, "read": payloads.read, "failed": payloads.failed}
+        counts["deleted"] = 0 if sweeper is None else sweeper.deleted
+        return [many(metrics.PAYLOADS, [(label("operation", name), count) for name, count in counts.items()])]
 
     def _replica_metrics(self) -> Families:
         """How far the replicas of the logs are behind, for the shards that this node serves."""

@@ -18,6 +18,7 @@ from batonq.core.limits import (
 )
 from batonq.errors import InvalidInput
 from batonq.node.alarms.webhook_request import parse_webhooks
+from batonq.payload_store import THRESHOLD_BYTES, check_url
 from batonq.queue_attributes import DURABILITY, SPREAD_MAX
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -30,6 +31,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+PAYLOAD_BYTES_MAX = 256 * MIB
 
 
 def setting(default: Any, doc: str, *, common: bool = False) -> Any:
@@ -148,6 +150,19 @@ class Settings:
     archive: str = setting(
         "", "Destination to which sealed segments are copied: file:///directory or s3://bucket/prefix."
     )
+    payload_store: str = setting(
+        "",
+        "Where bodies above --payload-threshold are stored: file:///directory or s3://bucket/prefix. All nodes of a "
+        "cluster need the same store. If empty, bodies are stored in the log.",
+    )
+    payload_threshold: int = setting(THRESHOLD_BYTES, "Size in bytes above which a body is put into the payload store.")
+    payload_bytes_max: int = setting(
+        16 * MIB,
+        "Maximum size of a body in the payload store. Queues with a lower MaximumMessageSize keep their own limit.",
+    )
+    payload_sweep_s: float = setting(
+        600.0, "Interval at which bodies that no message needs are deleted from the payload store."
+    )
     archive_backlog_bytes: int = setting(
         4 * GIB, "Maximum unarchived log per shard. Beyond it the oldest part is deleted without having been archived."
     )
@@ -202,7 +217,7 @@ class Settings:
         "disables the check.",
     )
     window_entries: int = setting(
-        256, "Maximum number of unacknowledged entries per channel between shards. At most 3411."
+        256, "Maximum number of unacknowledged entries per channel between shards. At most 2558."
     )
     window_bytes: int = setting(4 * MIB, "Maximum number of unacknowledged bytes per channel between shards.")
     alarms_max: int = setting(1_000, "Maximum number of active alarms that are kept.")
@@ -341,6 +356,8 @@ class Settings:
             raise InvalidInput(f"--lease-s must be at least 1, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
             raise InvalidInput(f"--archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
+        if self.payload_store:
+            self._check_payloads()
         if not 0 < self.address_part <= 1:
             raise InvalidInput(f"--address-share must be greater than 0 and at most 1, not {self.address_part:g}.")
         for host in filter(None, self.allowed_hosts.split(",")):
@@ -363,6 +380,21 @@ class Settings:
                 "--alarm-webhooks needs --alarm-webhook-secret-file: webhooks are signed. Create a secret (openssl "
                 "rand -hex 32), store it in a file, and give it to the receiver too."
             )
+
+    def _check_payloads(self) -> None:
+        try:
+            check_url(self.payload_store)
+        except InvalidInput as problem:
+            raise InvalidInput(f"--payload-store: {problem.message}") from None
+        if not 1024 <= self.payload_threshold <= MIB:
+            raise InvalidInput(f"--payload-threshold must be 1024 to {MIB} bytes, not {self.payload_threshold}.")
+        if not self.payload_threshold <= self.payload_bytes_max <= PAYLOAD_BYTES_MAX:
+            raise InvalidInput(
+                f"--payload-bytes-max must be {self.payload_threshold} (the threshold) to {PAYLOAD_BYTES_MAX}, not "
+                f"{self.payload_bytes_max}."
+            )
+        if self.payload_sweep_s <= 0:
+            raise InvalidInput(f"--payload-sweep-s must be greater than 0, not {self.payload_sweep_s:g}.")
 
     def _check_limits(self) -> None:
         if self.metrics_queues_max < 0 or self.series_queues_max < 1:

@@ -9,7 +9,8 @@ import msgspec
 
 from batonq.client.models import Outgoing
 from batonq.client.retry import Retries
-from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
+from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, TopicDoesNotExist, Unavailable
+from batonq.outbox.rows import TOPIC
 
 if TYPE_CHECKING:
     from batonq.sync import Baton
@@ -24,6 +25,7 @@ _SQS_BATCH_BYTES_MAX = 240 * 1024
 class Publisher(Protocol):
     def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
         """Publish messages in order, each with its number: a message that was accepted before is not stored again.
+        `queue` is the name of a queue, or `topic:` and the name of a topic.
 
         Returns None or an error per message. If one is refused temporarily, no later one with the same key may be
         accepted. Raises if the queue cannot be reached at all.
@@ -44,7 +46,11 @@ class BatonPublisher:
         self._baton = baton
 
     def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
-        target = self._baton.queue(queue)
+        send_many = (
+            self._baton.topic(queue.removeprefix(TOPIC)).publish_many
+            if queue.startswith(TOPIC)
+            else self._baton.queue(queue).send_many
+        )
         results: list[BatonError | None] = []
         start = 0
         for at in range(1, len(messages) + 1):
@@ -52,7 +58,7 @@ class BatonPublisher:
             if at < len(messages) and messages[at][0] == messages[at - 1][0] + 1:
                 continue
             part = [message for _, message in messages[start:at]]
-            sent = target.send_many(part, producer=(producer, messages[start][0]))
+            sent = send_many(part, producer=(producer, messages[start][0]))
             results += [result if isinstance(result, BatonError) else None for result in sent]
             start = at
             if any(result is not None and result.retryable for result in results):
@@ -66,22 +72,18 @@ class BatonPublisher:
 
 
 class SqsPublisher:
-    """Publishes with the SQS protocol. FIFO queues deduplicate for five minutes; in standard queues a crash may cause
-    duplicates.
+    """Publishes with the protocols of SQS and, for topics, SNS. FIFO queues and topics deduplicate for five minutes; in
+    standard queues and topics a crash may cause duplicates.
     """
 
-    def __init__(self, client: Any = None, *, endpoint_url: str | None = None) -> None:
-        if client is None:
-            try:
-                import boto3
-            except ImportError:
-                raise InvalidInput("Publishing to SQS needs boto3: pip install boto3.") from None
-            client = boto3.client("sqs", endpoint_url=endpoint_url)
-        self._client = client
-        self._urls: dict[str, str] = {}
+    def __init__(self, client: Any = None, *, sns: Any = None, endpoint_url: str | None = None) -> None:
+        self._client = client or _boto3_client("sqs", endpoint_url)
+        self._sns = sns  # made when a row is first for a topic
+        self._endpoint_url = endpoint_url
+        self._urls: dict[str, str] = {}  # queue → URL, or topic → ARN
 
     def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
-        url = self._url(queue)
+        url = self._arn(queue) if queue.startswith(TOPIC) else self._url(queue)
         results: list[BatonError | None] = [None] * len(messages)
         stopped: set[str] = set()  # keys of which one message was refused temporarily
         waiting: list[int] = []
@@ -106,6 +108,25 @@ class SqsPublisher:
 
     def close(self) -> None:
         self._client.close()
+        if self._sns is not None:
+            self._sns.close()
+
+    def _arn(self, topic: str) -> str:
+        """The ARN of a topic. A topic that does not exist is not created: no queue would get its messages."""
+        if topic not in self._urls:
+            if self._sns is None:
+                self._sns = _boto3_client("sns", self._endpoint_url)
+            end = f":{topic.removeprefix(TOPIC)}"
+            try:
+                pages = self._sns.get_paginator("list_topics").paginate()
+                arns = (one["TopicArn"] for page in pages for one in page.get("Topics", ()))
+                found = next((arn for arn in arns if arn.endswith(end)), None)
+            except Exception as problem:  # botocore's errors, whose classes are not imported here
+                raise Unavailable(str(problem)) from None
+            if found is None:
+                raise TopicDoesNotExist(f"Topic {end[1:]} does not exist.")
+            self._urls[topic] = found
+        return self._urls[topic]
 
     def _url(self, queue: str) -> str:
         if queue not in self._urls:
@@ -128,7 +149,11 @@ class SqsPublisher:
     ) -> None:
         entries = [_sqs_entry(str(at), *messages[at], producer, url.endswith(".fifo")) for at in places]
         try:
-            failed = self._client.send_message_batch(QueueUrl=url, Entries=entries).get("Failed", [])
+            if url.startswith("arn:"):
+                told = self._sns.publish_batch(TopicArn=url, PublishBatchRequestEntries=[*map(_sns_entry, entries)])
+            else:
+                told = self._client.send_message_batch(QueueUrl=url, Entries=entries)
+            failed = told.get("Failed", [])
             problems = {int(one["Id"]): _sqs_problem(one) for one in failed}
         except Exception as problem:
             problems = dict.fromkeys(places, Unavailable(str(problem)))
@@ -137,6 +162,20 @@ class SqsPublisher:
             group = messages[at][1].group
             if found.retryable and group is not None:
                 stopped.add(group)
+
+
+def _boto3_client(service: str, endpoint_url: str | None) -> Any:
+    try:
+        import boto3
+    except ImportError:
+        raise InvalidInput("Publishing to SQS needs boto3: pip install boto3.") from None
+    return boto3.client(service, endpoint_url=endpoint_url)
+
+
+def _sns_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a batch for SQS as SNS takes it."""
+    others = {name: value for name, value in entry.items() if name not in ("MessageBody", "DelaySeconds")}
+    return {"Message": entry["MessageBody"], **others}
 
 
 def _sqs_problem(failed: dict[str, Any]) -> BatonError:

@@ -14,7 +14,9 @@ from batonq.errors import InvalidInput
 
 KEY_CHARACTERS_MAX = 128  # the limit of a message group
 BODY_BYTES_MAX = 1 << 20
-_QUEUE = re.compile(r"[^\x00/?#]{1,80}")
+TOPIC = "topic:"  # starts the column `queue` of a message for a topic; no queue has a colon in its name
+_QUEUE = re.compile(r"[^\x00/?#:]{1,80}")
+_TOPIC = re.compile(r"[^\x00/?#:]{1,256}")
 
 
 class Row(NamedTuple):
@@ -85,11 +87,17 @@ def encode_options(
     return None if text == b"{}" else text.decode()
 
 
-def check_names(queue: str, key: str | None) -> None:
-    if not _QUEUE.fullmatch(queue):
+def destination(queue: str | None, topic: str | None, key: str | None) -> str:
+    """The column `queue` of a message. Raises InvalidInput if the names are not valid."""
+    if (queue is None) == (topic is None):
+        raise InvalidInput("A message is for a queue or for a topic: name one of them.")
+    if queue is not None and not _QUEUE.fullmatch(queue):
         raise InvalidInput(f"{queue!r} is not a valid queue name.")
+    if topic is not None and not _TOPIC.fullmatch(topic):
+        raise InvalidInput(f"{topic!r} is not a valid topic name.")
     if key is not None and not 0 < len(key) <= KEY_CHARACTERS_MAX:
         raise InvalidInput(f"A key must have 1 to {KEY_CHARACTERS_MAX} characters. Hash longer keys.")
+    return f"{TOPIC}{topic}" if queue is None else queue
 
 
 def to_message(row: Row) -> Outgoing:

@@ -28,9 +28,10 @@ async def create_tables_async(connection: Any, *, table: str = schema.OUTBOX, in
 
 def put(
     connection: Any,
-    queue: str,
-    body: Any,
+    queue: str | None = None,
+    body: Any = ...,
     *,
+    topic: str | None = None,
     key: str | None = None,
     delay: float | None = None,
     ttl: float | None = None,
@@ -44,8 +45,9 @@ def put(
 ) -> int:
     """Write a message that is published if, and only if, the connection's transaction commits. Returns the row's id.
 
-    Messages with the same `key` are published in the order in which they were put; it is also the message group. The
-    body is any JSON value, or bytes. A delay starts when the message is published.
+    The message is for a queue, or for a topic: `put(connection, topic="orders", body=...)`. Messages with the same
+    `key` are published in the order in which they were put; it is also the message group. The body is any JSON value,
+    or bytes. A delay starts when the message is published.
     """
     databases.require_transaction(connection, "put()")
     options = rows.encode_options(
@@ -59,14 +61,15 @@ def put(
         tracestate=tracestate,
     )
     statement = _insertion(databases.kind_of(connection).dialect, table)
-    return int(databases.execute(connection, statement, _values(queue, body, key, options)).first[0])
+    return int(databases.execute(connection, statement, _values(queue, topic, body, key, options)).first[0])
 
 
 async def put_async(
     connection: Any,
-    queue: str,
-    body: Any,
+    queue: str | None = None,
+    body: Any = ...,
     *,
+    topic: str | None = None,
     key: str | None = None,
     delay: float | None = None,
     ttl: float | None = None,
@@ -91,7 +94,8 @@ async def put_async(
         tracestate=tracestate,
     )
     statement = _insertion(databases.kind_of(connection).dialect, table)
-    return int((await databases.execute_async(connection, statement, _values(queue, body, key, options))).first[0])
+    values = _values(queue, topic, body, key, options)
+    return int((await databases.execute_async(connection, statement, values)).first[0])
 
 
 def seen(connection: Any, message_id: str, *, consumer: str = "", table: str = schema.INBOX) -> bool:
@@ -135,10 +139,11 @@ def _insertion(dialect: Dialect, table: str) -> str:
     )
 
 
-def _values(queue: str, body: Any, key: str | None, options: str | None) -> dict[str, Any]:
-    rows.check_names(queue, key)
+def _values(queue: str | None, topic: str | None, body: Any, key: str | None, options: str | None) -> dict[str, Any]:
+    if body is ...:
+        raise TypeError("put() needs a body")
     text, data = rows.encode_body(body)
-    return {"queue": queue, "key": key, "body": text, "data": data, "options": options}
+    return {"queue": rows.destination(queue, topic, key), "key": key, "body": text, "data": data, "options": options}
 
 
 @lru_cache(64)

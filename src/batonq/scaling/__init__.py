@@ -1,17 +1,18 @@
 """How many workers a queue needs: policies, the scaler that limits their pace, sizing, and the control loop."""
 
 from batonq.scaling.autoscale import Autoscale, parse_lane
-from batonq.scaling.policies import Drain, KeepUp, Largest, PerWorker, Policy, Sla, Steps, Wish
+from batonq.scaling.policies import Drain, KeepUp, Lag, Largest, PerWorker, Policy, Sla, Steps, Wish
 from batonq.scaling.readings import Rates, Reading, combined
 from batonq.scaling.runner import Pool, run_autoscaled
 from batonq.scaling.scaler import Decision, Pace, Scaler
-from batonq.scaling.sources import sqs_readings, stats_readings
+from batonq.scaling.sources import group_readings, sqs_readings, stats_readings
 
 __all__ = [
     "Autoscale",
     "Decision",
     "Drain",
     "KeepUp",
+    "Lag",
     "Largest",
     "Pace",
     "PerWorker",
@@ -24,6 +25,7 @@ __all__ = [
     "Steps",
     "Wish",
     "combined",
+    "group_readings",
     "parse_lane",
     "run_autoscaled",
     "sqs_readings",

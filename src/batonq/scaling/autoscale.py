@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from batonq.errors import InvalidInput
-from batonq.scaling.policies import Drain, KeepUp, Largest, PerWorker, Policy, Sla, Steps
+from batonq.scaling.policies import Drain, KeepUp, Lag, Largest, PerWorker, Policy, Sla, Steps
 from batonq.scaling.scaler import Pace, Scaler
 
 DEFAULT_PER_WORKER = 100.0
 _PACE = {"up": "up_cooldown_s", "window": "down_window_s", "down": "down_cooldown_s", "tolerance": "tolerance"}
-_POLICIES = ("per-worker", "steps", "drain", "sla")
+_POLICIES = ("per-worker", "steps", "drain", "sla", "lag")
 OPTIONS = (*_POLICIES, "rate", *_PACE, "interval")
 INTERVAL_S = 5.0
 INTERVAL_MIN_S = 0.1
@@ -76,6 +76,8 @@ def policy(options: dict[str, str]) -> Policy:
         found.append(Drain(_number("drain", options["drain"]), rate))
     if "sla" in options:
         found.append(Sla(_number("sla", options["sla"]), rate))
+    if "lag" in options:
+        found.append(Lag(_number("lag", options["lag"])))
     if not found:
         found.append(PerWorker(DEFAULT_PER_WORKER))
     if rate is not None:

@@ -7,6 +7,7 @@
 | Drain | depth ÷ (rate per worker × drain time) |
 | KeepUp | arrivals ÷ rate per worker (Little's law) |
 | Sla | enough to finish the backlog before it is too old, and what arrives meanwhile |
+| Lag | a reader group's lag ÷ messages per worker, at most one worker per shard |
 | Largest | the largest number of several policies |
 """
 
@@ -156,6 +157,28 @@ class Sla:
             f"{reading.depth:,} messages in {max(left_s, 0):.0f} s and {arriving:.3g} per second more ÷ "
             f"{rate:.3g} per second per worker",
         )
+
+
+@dataclass(slots=True, frozen=True)
+class Lag:
+    """A number of messages that a reader group may be behind, per worker. Each shard of the queue has one reader, so
+    more workers than shards are not asked for.
+    """
+
+    messages: float  # per worker
+
+    def __post_init__(self) -> None:
+        _positive(self.messages, "the lag per worker")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        if reading.lag is None:
+            return None
+        workers = _up(reading.lag / self.messages)
+        why = f"{reading.lag:,} messages behind ÷ {self.messages:g} messages per worker"
+        if reading.shards is not None and workers > reading.shards:
+            plural = "" if reading.shards == 1 else "s"
+            return Wish(reading.shards, f"{why}, but the queue has {reading.shards} shard{plural}")
+        return Wish(workers, why)
 
 
 @dataclass(slots=True, frozen=True)

@@ -19,6 +19,8 @@ class Reading:
     oldest_age_s: float | None = None
     sent: int | None = None  # since the queue was created
     deleted: int | None = None  # since the queue was created
+    lag: int | None = None  # messages that a reader group has not committed; None: the reading is not of a group
+    shards: int | None = None  # of the group's queue: more workers than shards would have nothing to read
 
     @property
     def depth(self) -> int:
@@ -38,6 +40,8 @@ def combined(readings: Iterable[Reading]) -> Reading:
         oldest_age_s=_largest([reading.oldest_age_s for reading in found]),
         sent=_total([reading.sent for reading in found]),
         deleted=_total([reading.deleted for reading in found]),
+        lag=_total([reading.lag for reading in found]),
+        shards=_total([reading.shards for reading in found]),
     )
 
 

@@ -10,18 +10,21 @@ from batonq.errors import QueueDoesNotExist
 from batonq.scaling.readings import Reading, combined
 
 if TYPE_CHECKING:
-    from batonq.client.models import Stats
+    from batonq.client.models import ReaderInfo, Stats
 
 Readings = Callable[[], Awaitable[Reading]]
-_OF_BATON = ("Baton.AgeOfOldestMessage", "Baton.MessagesSent", "Baton.MessagesDeleted")
+_OF_BATON = ("Baton.AgeOfOldestMessage", "Baton.MessagesSent", "Baton.MessagesDeleted", "Baton.Paused")
+_PAUSES_DELIVERY = ("delivery", "both")
 
 
 def reading_of(stats: Stats) -> Reading:
+    """A queue whose delivery is paused has nothing that more workers could take."""
+    paused = stats.paused in _PAUSES_DELIVERY
     return Reading(
-        visible=stats.visible,
+        visible=0 if paused else stats.visible,
         in_flight=stats.in_flight,
         delayed=stats.delayed,
-        oldest_age_s=stats.oldest_age_seconds,
+        oldest_age_s=None if paused else stats.oldest_age_seconds,
         sent=stats.sent + stats.arrived,
         deleted=stats.deleted,
     )
@@ -41,6 +44,25 @@ def stats_readings(baton: Any, queues: Sequence[str]) -> Readings:
         return combined(reading_of(each) for each in found if not isinstance(each, BaseException))
 
     return read
+
+
+def group_readings(baton: Any, queues: Sequence[str], group: str) -> Readings:
+    """Readings of a reader group through an async client: the depth is the group's lag."""
+
+    async def read() -> Reading:
+        found = await asyncio.gather(*(baton.queue(name).reader(group).info() for name in queues))
+        return combined(reading_of_group(each) for each in found)
+
+    return read
+
+
+def reading_of_group(info: ReaderInfo) -> Reading:
+    return Reading(
+        visible=info.lag_messages,
+        oldest_age_s=info.lag_seconds if info.lag_messages else None,
+        lag=info.lag_messages,
+        shards=len(info.shards),
+    )
 
 
 def sqs_readings(client: Any, queue_urls: Sequence[str]) -> Readings:
@@ -71,9 +93,10 @@ def sqs_readings(client: Any, queue_urls: Sequence[str]) -> Readings:
 
 def from_attributes(attributes: Mapping[str, str]) -> Reading:
     """A reading from the attributes of GetQueueAttributes."""
-    age = attributes.get("Baton.AgeOfOldestMessage")
+    paused = attributes.get("Baton.Paused") in _PAUSES_DELIVERY
+    age = None if paused else attributes.get("Baton.AgeOfOldestMessage")
     return Reading(
-        visible=int(attributes.get("ApproximateNumberOfMessages", 0)),
+        visible=0 if paused else int(attributes.get("ApproximateNumberOfMessages", 0)),
         in_flight=int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0)),
         delayed=int(attributes.get("ApproximateNumberOfMessagesDelayed", 0)),
         oldest_age_s=None if age is None else float(age),

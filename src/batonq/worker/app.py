@@ -59,6 +59,7 @@ class Worker:
 
     `Worker(baton=…)` uses the program's own async client, for example an embedded one, with `serve`. `rules` decides
     which exceptions are poison; a task can have its own rules. The server shows `name` as the holder of leases.
+    With `group`, the handlers process the retained history of their queues, as members of that reader group.
     """
 
     def __init__(
@@ -72,8 +73,11 @@ class Worker:
         middleware: Sequence[Middleware] = (),
         rules: Rules | None = None,
         name: str = "",
+        group: str = "",
     ) -> None:
         self._source = source or BatonSource(url, access_key, secret_key, baton)
+        if group:
+            self.read_group(group)
         self.middleware = list(middleware)
         self.rules = rules or Rules()
         self.name = name
@@ -175,6 +179,14 @@ class Worker:
         if not isinstance(self._source, BatonSource):
             raise InvalidInput("This worker has its own source, so a URL cannot be set. Leave out --url.")
         self._source.url = url
+
+    def read_group(self, group: str) -> None:
+        """Run the handlers over a reader group of each task's queue, instead of receiving its messages."""
+        if not isinstance(self._source, BatonSource):
+            raise InvalidInput("This worker has its own source, so it cannot read a reader group. Leave out --group.")
+        from batonq.worker.group_source import GroupSource  # imported late: few workers need it
+
+        self._source = GroupSource(group, self._source)
 
     # --- running
 

@@ -104,19 +104,21 @@ class BatonSource:
         if self._given is not None:
             assert self._loop is not None, "the source is not open"
             return SharedKeeper(self._given, self._loop, timeout)
+        return BatonKeeper(self._connect_keeper(timeout))
+
+    def _connect_keeper(self, timeout: float) -> BlockingBaton:
+        """A connection of the thread that keeps leases, which must not wait for other requests."""
         from batonq.client.blocking.baton import connect
 
-        return BatonKeeper(
-            connect(
-                self.url,
-                access_key=self._access_key,
-                secret_key=self._secret_key,
-                timeout=timeout,
-                retries=NO_RETRIES,
-                connections=1,
-                polls=1,
-                consumer=self._consumer,
-            )
+        return connect(
+            self.url,
+            access_key=self._access_key,
+            secret_key=self._secret_key,
+            timeout=timeout,
+            retries=NO_RETRIES,
+            connections=1,
+            polls=1,
+            consumer=self._consumer,
         )
 
     def _queue(self, name: str) -> Queue:

@@ -15,6 +15,7 @@ class MetricKind(NamedTuple):
     unit: str
     series: str  # name in the node's own time series
     is_rate: bool  # a rate per second there, a number of messages here
+    per: str = ""  # the rate that it is divided by: a sample is then an average, and counts as often as that number
 
 
 METRICS: Mapping[str, MetricKind] = {
@@ -22,9 +23,11 @@ METRICS: Mapping[str, MetricKind] = {
     "ApproximateNumberOfMessagesDelayed": MetricKind("Count", "delayed", False),
     "ApproximateNumberOfMessagesNotVisible": MetricKind("Count", "inFlight", False),
     "ApproximateNumberOfMessagesVisible": MetricKind("Count", "visible", False),
+    "NumberOfEmptyReceives": MetricKind("Count", "emptyReceives", True),
     "NumberOfMessagesDeleted": MetricKind("Count", "acked", True),
     "NumberOfMessagesReceived": MetricKind("Count", "received", True),
     "NumberOfMessagesSent": MetricKind("Count", "sent", True),
+    "SentMessageSize": MetricKind("Bytes", "sentBytes", True, per="sent"),
 }
 
 
@@ -63,6 +66,9 @@ async def samples(history: QueueHistory, account: str, queue: str, name: str, st
     kind = METRICS[name]
     found: list[Sample] = []
     for part in await history.steps(account, queue, start_ms):
+        if kind.per:
+            found += _averages(part, kind)
+            continue
         step_s = part.step_ms / 1000
         found += [
             Sample(part.start_ms + at * part.step_ms, round(value * step_s) if kind.is_rate else value)
@@ -73,4 +79,16 @@ async def samples(history: QueueHistory, account: str, queue: str, name: str, st
         current = await history.now(account, queue)
         if kind.series in current:
             found.append(Sample(history.now_ms(), current[kind.series]))
+    return found
+
+
+def _averages(part: Steps, kind: MetricKind) -> list[Sample]:
+    """One sample for each step in which there was something to take the average of."""
+    step_s = part.step_ms / 1000
+    found: list[Sample] = []
+    columns = part.values.get(kind.series, ()), part.values.get(kind.per, ())
+    for at, (total, count) in enumerate(zip(*columns, strict=True)):
+        number = round((count or 0.0) * step_s)
+        if total is not None and number > 0:
+            found.append(Sample(part.start_ms + at * part.step_ms, round(total * step_s) / number, number))
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import NamedTuple
 
 BASIC = ("SampleCount", "Average", "Sum", "Minimum", "Maximum")
@@ -11,33 +13,40 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d{1,10})?|100)")
 
 
 class Sample(NamedTuple):
+    """`weight`: how many equal values the sample stands for."""
+
     at_ms: int
     value: float
+    weight: float = 1.0
 
 
 class Bucket(NamedTuple):
-    """The samples of one period, sorted by value; `start_ms` is the beginning of the period."""
+    """The values and weights of one period, sorted by value; `start_ms` is the beginning of the period."""
 
     start_ms: int
     values: list[float]
+    weights: list[float]
 
     def statistic(self, name: str) -> float:
         """`name` is one of BASIC, or a percentile such as p95. Check it with `is_statistic`."""
-        values = self.values
+        values, weights = self.values, self.weights
         if name == "SampleCount":
-            return float(len(values))
+            return float(sum(weights))
         if name == "Sum":
-            return sum(values)
+            return self._sum()
         if name == "Average":
-            return sum(values) / len(values)
+            return self._sum() / sum(weights)
         if name == "Minimum":
             return values[0]
         if name == "Maximum":
             return values[-1]
         found = _PERCENTILE.fullmatch(name)
         assert found is not None, name
-        share = float(found[1]) / 100
-        return values[min(len(values) - 1, int(share * len(values)))]
+        wanted = float(found[1]) / 100 * sum(weights)
+        return values[min(len(values) - 1, bisect_right([*accumulate(weights)], wanted))]
+
+    def _sum(self) -> float:
+        return sum([value * weight for value, weight in zip(self.values, self.weights, strict=True)])
 
 
 def is_statistic(name: str) -> bool:
@@ -50,8 +59,12 @@ def buckets(samples: Iterable[Sample], start_ms: int, end_ms: int, period_s: int
     """
     period_ms = period_s * 1000
     first_ms = start_ms // period_ms * period_ms
-    found: dict[int, list[float]] = {}
-    for at_ms, value in samples:
+    found: dict[int, list[tuple[float, float]]] = {}
+    for at_ms, value, weight in samples:
         if first_ms <= at_ms < end_ms:
-            found.setdefault(at_ms // period_ms * period_ms, []).append(value)
-    return [Bucket(at_ms, sorted(found[at_ms])) for at_ms in sorted(found)]
+            found.setdefault(at_ms // period_ms * period_ms, []).append((value, weight))
+    sorted_by_value = ((at_ms, sorted(found[at_ms])) for at_ms in sorted(found))
+    return [
+        Bucket(at_ms, [value for value, _ in pairs], [weight for _, weight in pairs])
+        for at_ms, pairs in sorted_by_value
+    ]

@@ -69,6 +69,8 @@ class HttpServer:
         # Makes the response to a refused request that no handler sees, from its target as far as it was received, a
         # status and a text.
         self.refusal: Refusal = lambda target, status, text: plain(status, text, close=True)
+        # Starts what can be done in the background once the server listens, so that later requests do not wait for it.
+        self.prepare: Callable[[], object] = lambda: None
         self.limits = limits or HttpLimits()
         self.counters = HttpCounters()
         self.usage = Usage(self.limits)

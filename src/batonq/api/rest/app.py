@@ -13,7 +13,8 @@ from batonq.api.http import Reply, Request, Response
 from batonq.api.http.messages import Heads
 from batonq.api.rest import openapi, page, problems
 from batonq.api.rest.codec import JSON, Codec, Negotiator
-from batonq.api.rest.operations import OPERATIONS, Operation
+from batonq.api.rest.operation import Operation
+from batonq.api.rest.operations import OPERATIONS
 from batonq.api.rest.rates import RateBook
 from batonq.api.rest.service import Call, Finish, Outcome, fault
 from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess, cannot_change
@@ -28,6 +29,7 @@ from batonq.errors import (
     NotFound,
     QueueDoesNotExist,
     TooLarge,
+    TopicDoesNotExist,
     Unavailable,
 )
 from batonq.node.bounded_cache import BoundedCache
@@ -67,6 +69,8 @@ class RestApp:
         # path → an operation on messages, and the names in the path
         self._addresses: BoundedCache[str, tuple[Operation, str, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
         self._rates = RateBook()
+        payloads = broker.payloads
+        self._request_bytes_max = max(REQUEST_BYTES_MAX, 3 * payloads.bytes_max if payloads.enabled else 0)
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             self._routes.setdefault(_VARIABLE.sub("{}", operation.path), {})[operation.method] = operation
@@ -111,7 +115,7 @@ class RestApp:
         return fault(request, problem)
 
     def has_no_queue(self, outcome: Outcome) -> bool:
-        return isinstance(outcome, QueueDoesNotExist)
+        return isinstance(outcome, QueueDoesNotExist | TopicDoesNotExist)
 
     async def refresh(self) -> bool:
         return await self.broker.refresh()  # the catalog can be out of date only in a cluster
@@ -136,8 +140,10 @@ class RestApp:
         token: str,
         caller: Caller | None = None,
     ) -> Call:
-        if len(request.body) > REQUEST_BYTES_MAX:
-            raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request.")
+        if len(request.body) > REQUEST_BYTES_MAX and len(request.body) > self._request_bytes_max:
+            raise TooLarge(
+                f"The request is larger than {self._request_bytes_max} bytes. Send fewer messages per request."
+            )
         if caller is None:
             caller = self.access.identify(request)
         if caller.role == READ and operation.changes:
@@ -190,7 +196,7 @@ class RestApp:
         try:
             try:
                 answer = await operation.run(call)
-            except QueueDoesNotExist:
+            except (QueueDoesNotExist, TopicDoesNotExist):
                 if not await self.refresh():
                     raise
                 answer = await operation.run(call)

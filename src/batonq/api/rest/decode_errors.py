@@ -16,6 +16,7 @@ _VALUE = re.compile(r"^Invalid (?:enum )?value (.*)$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected `([a-z |]+)`(.*)$", re.DOTALL)
 _NUMBER = re.compile(r"^ ([<>]=?) (-?[\d.]+)$")
 _LENGTH = re.compile(r"^ of length ([<>]=?) (\d+)$")
+_INDEX = re.compile(r"\[(?:\.\.\.|\d+)\]")
 _BOUNDS = {">=": "{0} or more", "<=": "{0} or less", ">": "more than {0}", "<": "less than {0}"}
 _TYPES = {
     "int": "an integer",
@@ -26,6 +27,7 @@ _TYPES = {
     "object": "an object",
     "array": "an array",
     "null": "null",
+    "datetime": "a time in RFC 3339",
 }
 
 
@@ -39,6 +41,8 @@ def explain(problem: str, shape: str) -> str:
         if field.group(1) == "contains unknown":
             return f"unknown field {name}"[:LENGTH_MAX]
         return _with_meaning(f"{name} is missing", name, shape)
+    if what.startswith("Invalid RFC3339"):
+        return _with_meaning(f"{path or 'it'} is not a time in RFC 3339, such as 2027-01-31T09:00:00Z", path, shape)
     if value := _VALUE.match(what):
         return _with_meaning(f"{path or 'it'} cannot be {value.group(1)}", path, shape)
     if expected := _EXPECTED.match(what):
@@ -49,10 +53,12 @@ def explain(problem: str, shape: str) -> str:
 def _must(types: str, rest: str) -> str:
     kinds = " or ".join(_TYPES.get(kind, kind) for kind in types.split(" | "))
     if number := _NUMBER.match(rest):
-        return f"must be {kinds}, {_BOUNDS[number.group(1)].format(f'{float(number.group(2)):,g}')}"
+        return f"must be {kinds}, {_BOUNDS[number.group(1)].format(f'{float(number.group(2)):,.15g}')}"
     if length := _LENGTH.match(rest):
         unit = "entries" if "array" in kinds else "characters"
         return f"must be {kinds} of {_BOUNDS[length.group(1)].format(length.group(2))} {unit}"
+    if types == "datetime" and "timezone" in rest:
+        return "must be a time with a time zone, such as 2027-01-31T09:00:00Z or 2027-01-31T09:00:00+01:00"
     if rest.startswith(", got `"):
         got = rest[len(", got `") :].rstrip("`")
         return f"must be {kinds}, not {_TYPES.get(got, got)}"
@@ -62,7 +68,8 @@ def _must(types: str, rest: str) -> str:
 
 
 def _with_meaning(text: str, path: str, shape: str) -> str:
-    field = re.split(r"[.\[]", path.replace("[...]", ""))[-1]
+    path = _INDEX.sub("", path)
+    field = path.rpartition(".")[2]
     owner = shape if path == field else ""
     if field in MEANINGS or f"{owner}.{field}" in MEANINGS:
         text += f". {field}: {meaning(owner, field).rstrip('.')}"

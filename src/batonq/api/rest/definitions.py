@@ -1,4 +1,5 @@
-"""Definitions: the settings of an account's queues as one document, to export and to import.
+"""Definitions: the settings of an account's queues, reader groups, topics, subscriptions and schedules as one document,
+to export and to import.
 
 An import checks everything before it changes anything. It creates dead-letter queues before the queues that use them.
 """
@@ -6,10 +7,11 @@ An import checks everything before it changes anything. It creates dead-letter q
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import GenericAlias
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,22 +20,57 @@ from batonq.api.rest import policies
 from batonq.api.rest.key_shapes import AccountId
 from batonq.api.rest.queue_shapes import QueueSpec, _struct
 from batonq.api.rest.queues import query
+from batonq.api.rest.reader_definitions import (
+    PlannedReader,
+    ReaderDefinition,
+    apply_reader,
+    export_readers,
+    plan_readers,
+)
+from batonq.api.rest.schedule_definitions import (
+    PlannedQueue,
+    PlannedSchedule,
+    apply_schedule,
+    export_schedules,
+    plan_schedules,
+)
+from batonq.api.rest.schedule_shapes import ScheduleSpec
 from batonq.api.rest.service import Answer, Call
 from batonq.api.rest.shapes import Answered, Given
+from batonq.api.rest.topic_definitions import (
+    PlannedSubscription,
+    PlannedTopic,
+    TopicDefinition,
+    apply_subscription,
+    apply_topic,
+    export_topic,
+    plan_topics,
+)
 from batonq.core.catalog.attributes import effective, first_difference, validate
 from batonq.core.catalog.names import ACCOUNT_DIGITS, check_queue_name
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist
 from batonq.node.broker import Queue
-from batonq.queue_attributes import ATTRIBUTES, DEAD_LETTER_POLICY, DEAD_LETTER_SOURCES, FIFO, REST_ATTRIBUTES
+from batonq.queue_attributes import (
+    ATTRIBUTES,
+    DEAD_LETTER_POLICY,
+    DEAD_LETTER_SOURCES,
+    FIFO,
+    MAX_RECEIVES,
+    MESSAGE_BYTES,
+    REST_ATTRIBUTES,
+    RETAIN,
+)
 
 T = TypeVar("T")
 VERSION = 1
 QUEUES_MAX = 20_000
+SCHEDULES_MAX = 20_000
+TOPICS_MAX = 20_000
+READERS_MAX = 20_000
 TURN_QUEUES = 50  # read or checked before other requests get a turn
 PROBLEMS_MAX = 100  # of one answer
-MAX_RECEIVES = "Baton.MaxReceives"
 ACCOUNT_PARAMETER = ("account", AccountId, "Account of the queues; default: the caller's.")
-_IDENTITY = ("queueId", "fifo", "arn", "createdAtMs", "modifiedAtMs")
+_IDENTITY = ("queueId", "fifo", "arn", "createdAtMs", "modifiedAtMs", "warnings")
 _IN_FIELDS = {row.name for row in REST_ATTRIBUTES} | {FIFO, DEAD_LETTER_POLICY, MAX_RECEIVES}
 
 Attributes = Annotated[dict[str, Annotated[str, Meta(max_length=8192)]], Meta(max_length=100)]
@@ -47,22 +84,30 @@ QueueDefinition = _struct(
 
 Definitions = _struct(
     "Definitions",
-    "The queues of an account.",
+    "The queues of an account, with their reader groups and schedules, and its topics with their subscriptions.",
     [
         ("version", Literal[1]),
         ("queues", Annotated[GenericAlias(list, (QueueDefinition,)), Meta(max_length=QUEUES_MAX)]),
         ("account", AccountId | None, None),
+        ("schedules", Annotated[list[ScheduleSpec], Meta(max_length=SCHEDULES_MAX)] | None, None),
+        ("readers", Annotated[list[ReaderDefinition], Meta(max_length=READERS_MAX)] | None, None),
+        ("topics", Annotated[list[TopicDefinition], Meta(max_length=TOPICS_MAX)] | None, None),
     ],
     Given,
 )
 
 
 class ExportedDefinitions(Answered):
-    """The queues of an account, with all their settings."""
+    """The queues of an account with all their settings, reader groups and schedules, and its topics with their
+    subscriptions.
+    """
 
     version: int
     account: str
     queues: list[dict[str, Any]]
+    schedules: list[dict[str, Any]] = []
+    readers: list[dict[str, Any]] = []
+    topics: list[dict[str, Any]] = []
 
 
 class Change(Answered):
@@ -78,6 +123,13 @@ class Imported(Answered):
     changed: list[Change]
     unchanged: int
     problems: list[str]
+    schedules_created: list[str] = []
+    schedules_changed: list[str] = []
+    readers_created: list[str] = []
+    topics_created: list[str] = []
+    topics_changed: list[Change] = []
+    subscriptions_created: list[str] = []
+    subscriptions_changed: list[Change] = []
 
 
 # --- export --------------------------------------------------------------------------------------
@@ -86,8 +138,14 @@ class Imported(Answered):
 async def export_definitions(call: Call) -> Answer:
     call.require_operator(write=False)
     account = _account(call, query(call, ("account",)))
-    queues = [_definition(queue) async for queue in _in_turns(call.broker.queues(account))]
-    return Answer(200, ExportedDefinitions(VERSION, account, queues))
+    queues: list[dict[str, Any]] = []
+    readers: list[dict[str, Any]] = []
+    async for queue in _in_turns(call.broker.queues(account)):
+        queues.append(_definition(queue))
+        readers += await export_readers(call, queue)
+    schedules = await export_schedules(call, account)
+    topics = [export_topic(call, topic) async for topic in _in_turns(call.broker.topics(account))]
+    return Answer(200, ExportedDefinitions(VERSION, account, queues, schedules, readers, topics))
 
 
 async def _in_turns(entries: Iterable[T]) -> AsyncIterator[T]:
@@ -108,6 +166,7 @@ def _account(call: Call, values: Mapping[str, str]) -> str:
 def _definition(queue: Queue) -> dict[str, Any]:
     shown: dict[str, Any] = msgspec.to_builtins(policies.show(queue))
     definition = {name: value for name, value in shown.items() if name not in _IDENTITY}
+    definition.setdefault("retry", {"kind": "none"})  # otherwise an import would choose the default
     others = {name: value for name, value in queue.attributes.items() if name not in _IN_FIELDS}
     if others:
         definition["attributes"] = others
@@ -140,14 +199,105 @@ async def import_definitions(call: Call) -> Answer:
         raise InvalidInput("dryRun must be true or false.")
     given = call.read(Definitions)
     plans, problems = await _plan(call, account, given)
+    queues = {plan.name: _queue_of(plan) for plan in plans}
+    rest = Parts(
+        *await plan_readers(call, account, given.readers or (), queues),
+        *plan_topics(call, account, given.topics or (), queues),
+        *await plan_schedules(call, account, given.schedules or (), queues),
+    )
+    problems = _limited([*problems, *rest.reader_problems, *rest.topic_problems, *rest.schedule_problems])
     answer = Imported(False, [], [], sum(not _is_new(plan) for plan in plans), problems)
+    steps = [*_steps(call, account, rest, answer)]
     if values.get("dryRun") == "true":
         for plan in plans:
             _count(answer, plan)
+        for step in steps:
+            step.report()
     elif not problems:
-        answer.applied = any(_is_new(plan) for plan in plans)
+        answer.applied = bool(steps) or any(_is_new(plan) for plan in plans)
         await _apply(call, account, plans, answer)
+        await _apply_steps(steps, answer)
     return Answer(200, answer)
+
+
+def _queue_of(plan: Planned) -> PlannedQueue:
+    current = plan.existing.attributes if plan.existing is not None else {}
+    settings = {name: value for name, value in {**current, **plan.attributes}.items() if value}
+    return PlannedQueue(
+        0, plan.fifo, int(effective(plan.attributes)[MESSAGE_BYTES]), effective(settings).get(RETAIN, "0") != "0"
+    )
+
+
+class Parts(NamedTuple):
+    """The plans for what is not a queue, and what is wrong with them."""
+
+    readers: list[PlannedReader]
+    reader_problems: list[str]
+    topics: list[PlannedTopic]
+    topic_problems: list[str]
+    schedules: list[PlannedSchedule]
+    schedule_problems: list[str]
+
+
+class Step(NamedTuple):
+    """Something that an import creates or changes after the queues."""
+
+    what: str
+    apply: Callable[[], Awaitable[None]]
+    report: Callable[[], None]  # into the answer
+
+
+def _steps(call: Call, account: str, parts: Parts, answer: Imported) -> Iterator[Step]:
+    """What an import has to create or to change, in order. What is as it shall be has no step."""
+    for reader in parts.readers:
+        if not reader.exists:
+            report = partial(answer.readers_created.append, reader.id)
+            yield Step(f"Reader group {reader.id}", partial(apply_reader, call, account, reader), report)
+    for topic in parts.topics:
+        if topic.existing is None or topic.fields:
+            report = partial(_count_topic, answer, topic)
+            yield Step(f"Topic {topic.name}", partial(apply_topic, call, account, topic), report)
+        for subscription in topic.subscriptions:
+            if subscription.existing is None or subscription.fields:
+                report = partial(_count_subscription, answer, subscription)
+                apply = partial(apply_subscription, call, account, subscription)
+                yield Step(f"Subscription {subscription.id}", apply, report)
+    for schedule in parts.schedules:
+        if schedule.existing is None or schedule.changed:
+            ids = answer.schedules_created if schedule.existing is None else answer.schedules_changed
+            apply = partial(apply_schedule, call, account, schedule)
+            yield Step(f"Schedule {schedule.id}", apply, partial(ids.append, schedule.id))
+
+
+def _count_topic(answer: Imported, plan: PlannedTopic) -> None:
+    if plan.existing is None:
+        answer.topics_created.append(plan.name)
+    else:
+        answer.topics_changed.append(Change(plan.name, plan.fields))
+
+
+def _count_subscription(answer: Imported, plan: PlannedSubscription) -> None:
+    if plan.existing is None:
+        answer.subscriptions_created.append(plan.id)
+    else:
+        answer.subscriptions_changed.append(Change(plan.id, plan.fields))
+
+
+async def _apply_steps(steps: Iterable[Step], answer: Imported) -> None:
+    """Create and change what is not a queue, unless a queue could not be made. After a failure the rest is left out."""
+    for step in [] if answer.problems else steps:
+        try:
+            await step.apply()
+        except BatonError as problem:
+            answer.problems.append(f"{step.what}: {problem.message} Import the definitions again.")
+            return
+        step.report()
+
+
+def _limited(problems: list[str]) -> list[str]:
+    if len(problems) <= PROBLEMS_MAX:
+        return problems
+    return [*problems[:PROBLEMS_MAX], f"… and {len(problems) - PROBLEMS_MAX} more problems."]
 
 
 def _is_new(plan: Planned) -> bool:
@@ -177,8 +327,6 @@ async def _plan(call: Call, account: str, given: Any) -> tuple[list[Planned], li
         wrong = _target_problem(call, account, plan, plans)
         if wrong:
             problems.append(f"Queue {plan.name}: {wrong}")
-    if len(problems) > PROBLEMS_MAX:
-        problems = [*problems[:PROBLEMS_MAX], f"… and {len(problems) - PROBLEMS_MAX} more problems."]
     return _ordered(plans), problems
 
 

@@ -7,9 +7,52 @@ generated from these texts; a test checks that every field has one.
 
 from __future__ import annotations
 
+from batonq.api.rest.reader_docs import READER_FIELDS
+from batonq.api.rest.topic_field_docs import TOPIC_MEANINGS, TOPICS_LIKE
 from batonq.queue_attributes import REST_ATTRIBUTES, camel
 
 _WRITTEN = {
+    # --- schedules
+    "scheduleId": "Id of the schedule: its name and its queue, such as `nightly@reports`.",
+    "ScheduleSpec.name": "Name of the schedule, unique within its queue: letters, digits, hyphens and underscores.",
+    "ScheduleShown.name": "Name of the schedule, unique within its queue.",
+    "ScheduleSpec.queue": "Name of the queue that the schedule sends to.",
+    "ScheduleShown.queue": "Name of the queue that the schedule sends to.",
+    "cron": (
+        "When it fires, as a cron expression: minute, hour, day of month, month, day of week, such as "
+        "`30 8 * * MON-FRI`; or six fields with seconds first; or `@hourly`, `@daily`, `@weekly`, `@monthly`, "
+        "`@yearly`."
+    ),
+    "timeZone": "Time zone of `cron`, such as `Europe/Berlin`; default `UTC`.",
+    "rateSeconds": "Fire every so many seconds, counted from `startAt`, or from when the schedule was set.",
+    "startAt": "First time at which the schedule may fire, in RFC 3339.",
+    "endAt": "Last time at which the schedule may fire, in RFC 3339.",
+    "missed": (
+        "What happens when several due times have passed, for example while the server was down: `all` are fired, only "
+        "the `last`, or `none` that is over a minute late. Default: `last`."
+    ),
+    "enabled": "Whether the schedule fires. Due times that pass while it is false are not fired later.",
+    "message": "The message that the schedule sends.",
+    "ScheduleChanges.message": "The new message, which replaces the old one as a whole.",
+    "ScheduleShown.state": (
+        "`ACTIVE`; `WAITING`: a firing is due, and `why` says what it waits for; `PAUSED`; or `ENDED`: no due time is "
+        "left."
+    ),
+    "ScheduleShown.why": "Why a firing that is due waits, for example because the queue is full. It is tried again.",
+    "nextAtMs": "The next due time.",
+    "lastDueAtMs": "Due time of the last firing.",
+    "lastFiredAtMs": "Time of the last firing.",
+    "lastMessageId": "Id of the message that the last firing sent.",
+    "firings": "Number of firings since the schedule was created.",
+    "lateFirings": "Number of firings that were over 5 seconds late.",
+    "skippedFirings": "Number of due times that were not fired, as `missed` says; at least, after a long outage.",
+    "ScheduleShown.createdAtMs": "Time when the schedule was created.",
+    "ScheduleShown.modifiedAtMs": "Time when the schedule's definition was last changed.",
+    "SchedulePreview.count": "Number of times to show.",
+    "SchedulePreview.after": "Show times after this one, in RFC 3339; default: now.",
+    "times": "The next times, in RFC 3339, in the schedule's time zone.",
+    "schedules": "Schedules, by queue and name.",
+    "Schedules.complete": "False if some shards did not answer, so that their schedules are missing.",
     # --- history
     "shards": "The shards that this server can read.",
     "shard": "The shard's number.",
@@ -32,12 +75,20 @@ _WRITTEN = {
     "createdAtMs": "Time when the queue was created.",
     "modifiedAtMs": "Time when the queue's settings were last changed.",
     "delaySeconds": "Delay before the message becomes visible; default: the queue's `delaySeconds`.",
+    "deliverAt": (
+        "Time when the message becomes visible, with a time zone, at most 366 days from now, instead of "
+        "`delaySeconds`. A time that has passed means now."
+    ),
     "Nack.delaySeconds": "Delay before the message becomes visible again; default: the queue's `retry` policy.",
     "maxReceiveCount": "Maximum number of receives of this message; default: the queue's maximum.",
     "deduplication": "How long a `deduplicationKey` is remembered, and its scope.",
     "maxMessages": "Maximum number of messages.",
     "RedriveSpec.maxMessages": "Maximum number of messages to move; default: all.",
     "tags": "Up to 50 tags, each a name and a value. Setting tags replaces all existing ones.",
+    "Queue.subscriptions": "Number of topics that the queue is subscribed to. Only in the answer about a single queue; "
+    "absent if there are none.",
+    "subscribedTopics": "Names of the first 100 of those topics, and the ARNs of topics of other accounts.",
+    "warnings": "Settings that lose good messages or hide dead letters, one sentence each; absent if there are none.",
     "kind": "Kind of policy: `exponential` or `schedule`.",
     "baseSeconds": "The first delay.",
     "factor": "Factor by which each delay is longer than the one before.",
@@ -91,6 +142,8 @@ _WRITTEN = {
         "128, high 192, highest 255. Default: normal."
     ),
     "traceparent": "W3C `traceparent` of the message.",
+    "subject": "Title of a published message: at most 100 printable ASCII characters. It is the `Subject` in the "
+    "envelope of subscriptions without `rawDelivery`; raw copies do not have it.",
     "tracestate": "W3C `tracestate` of the message.",
     "clientMessageId": "The client's own id for the entry, returned with its result.",
     "producer": "Identifies the producer and numbers its messages, so that a repeated request stores nothing twice.",
@@ -168,6 +221,28 @@ _WRITTEN = {
     "MessageEvent.untilMs": "End of the lease or of the delay.",
     "toQueue": "The queue that the message is moved to.",
     "MessageEdit.attributes": "New attributes, instead of all that the message has.",
+    # --- explaining
+    "QueueExplained.text": "The most important finding, in one or two sentences.",
+    "QueueExplained.queue": "Name of the queue.",
+    "QueueExplained.atMs": "Time to which the figures refer.",
+    "QueueExplained.consumers": "Number of consumers that poll the queue, or have polled it in the last 30 seconds.",
+    "QueueExplained.now": "Rates over the last 30 seconds.",
+    "QueueExplained.before": "Rates of the 14 minutes before that; absent if the server has not run for long.",
+    "QueueExplained.groups": "The busiest message groups of the queue, the busiest first, at most 10 per shard.",
+    "findings": "Everything that was found, the most important first. There is always at least one.",
+    "cause": "Name of the cause; `fine` if nothing is wrong.",
+    "Finding.kind": "`cause`: it makes messages wait. `note`: it is worth knowing.",
+    "Finding.text": "What was found, in words, with its figures.",
+    "action": "What to do about it.",
+    "figures": "The figures that the finding rests on, by name.",
+    "BusyGroup.messageGroupId": "Name of the message group.",
+    "share": "Its share of the messages that the queue got lately, from 0 to 1; an estimate.",
+    "BusyGroup.waiting": "Number of its messages that wait; in a FIFO queue, all its messages.",
+    "Flow.sentPerSecond": "Messages sent per second.",
+    "Flow.receivedPerSecond": "Messages received per second.",
+    "Flow.ackedPerSecond": "Messages acknowledged per second.",
+    "Flow.retriedPerSecond": "Leases per second that ended without an acknowledgement.",
+    "Flow.handlingP50Ms": "Median time from the receive of a message to its acknowledgement; absent if none was.",
     # --- consumers
     "pollers": "The consumers that have polled the queue in the last hour.",
     "holders": "The consumers that hold messages of the queue.",
@@ -210,10 +285,11 @@ _WRITTEN = {
     "examples": "Up to three messages. Long bodies are cut.",
     "bodyCut": "Whether only the beginning of the body is shown; a JSON body is then shown as text.",
     # --- jobs
-    "Job.kind": "What the job does: `redrive` moves messages, `delete` deletes them.",
+    "Job.kind": "What the job does: `redrive` moves messages, `delete` deletes them, `replay` sends them again.",
     "DeleteSpec.filter": "Which messages to delete; default: all that no consumer holds.",
     "DeleteSpec.dryRun": "Only count the messages, and show the first ones.",
     "DeleteSpec.maxMessagesPerSecond": "Rate in messages per second; default 1,000.",
+    "ReplaySpec.maxMessagesPerSecond": "Rate in messages per second; default 100.",
     "Jobs.complete": "Whether all shards answered; otherwise jobs may be missing.",
     "targetQueue": "The queue to move the messages to; default: each message's source queue.",
     "maxMessagesPerSecond": "Rate in messages per second; default 10.",
@@ -244,7 +320,7 @@ _WRITTEN = {
     "endedAtMs": "Time when the job ended.",
     "examined": "Number of messages examined.",
     "matched": "Number of messages that the filter matched.",
-    "moved": "Number of messages moved, or deleted by a delete job.",
+    "moved": "Number of messages moved, deleted by a delete job, or sent again by a replay.",
     "remaining": "Number of messages not examined yet.",
     "diedAgain": "Number of moved messages that were dead-lettered again.",
     "notFound": "Number of messages named in `messageIds` that were no longer in the queue.",
@@ -291,6 +367,22 @@ _WRITTEN = {
     "unchanged": "Number of queues that were already as defined.",
     "fields": "The settings that were changed.",
     "Imported.problems": "What is wrong with the definitions, or what failed; empty if all is well.",
+    "Definitions.schedules": "The schedules of the queues, with their messages. Other schedules are left as they are.",
+    "schedulesCreated": "Ids of the schedules that were created, or would be.",
+    "schedulesChanged": "Ids of the schedules that were changed, or would be.",
+    "Definitions.readers": "The reader groups of the queues, without positions. Other groups are left as they are.",
+    "Definitions.topics": "The topics, with their subscriptions. Other topics and subscriptions are left as they are.",
+    "TopicDefinition.attributes": "SNS attributes that have no field here, such as `Policy`, by name.",
+    "TopicDefinition.subscriptions": "The subscriptions of the topic. Other subscriptions are left as they are.",
+    "SubscriptionDefinition.attributes": "SNS attributes that have no field here, such as `DeliveryPolicy`, by name.",
+    "queueAccount": "Account of the queue, if it is not the topic's.",
+    "ReaderDefinition.queue": "Name of the queue that the group reads.",
+    "ReaderDefinition.from": "Where a group that does not exist yet begins: `start` (default), `end` or a time.",
+    "readersCreated": "The reader groups that were created, or would be, each as `group@queue`.",
+    "topicsCreated": "Names of the topics that were created, or would be.",
+    "topicsChanged": "The topics that were changed, or would be.",
+    "subscriptionsCreated": "The subscriptions that were created, or would be, each as `queue@topic`.",
+    "subscriptionsChanged": "The subscriptions that were changed, or would be, each as `queue@topic`.",
     "applied": "Whether anything was changed. False for a dry run, and if the definitions have problems.",
     # --- status
     "version": "Release of the server.",
@@ -423,6 +515,30 @@ _WRITTEN |= {
     "Report.modifiedAtMs": "Time when the file was written.",
 }
 _WRITTEN |= {
+    # --- replays
+    "replayOf": "Id of the message that a replay job sent again as this one.",
+    "ReplaySpec.targetQueue": "The queue to send the messages to; default: the same queue.",
+    "ReplaySpec.from": "Only messages that entered the queue at this time or later; RFC 3339, with a time zone.",
+    "ReplaySpec.until": "Only messages that entered the queue before this time; default: now.",
+    "ReplaySpec.fromPositions": "Only messages at these positions or later: at most one `SHARD:NUMBER` per shard.",
+    "ReplaySpec.untilPositions": "Only messages before these positions, for example those of the queue's counters.",
+    "ReplaySpec.maxMessages": "Maximum number of messages to send; default: all.",
+    "ReplaySpec.dryRun": "Only count the messages, and show the first ones.",
+    # --- exact counters
+    "QueueCounters.positions": "The log position of each shard that the counters describe: `SHARD:NUMBER`.",
+    "QueueCounters.atMs": "Time of the reply.",
+    "QueueCounters.counters": "The sums over all shards.",
+    "QueueCounters.shards": "The counters of each shard.",
+    "ShardCounters.shard": "Number of the shard.",
+    "ShardCounters.position": "Log position, `SHARD:NUMBER`: the counters include exactly the records before it.",
+    "ShardCounters.counters": "The counters of this shard.",
+    "Counted.deleted": "Number of messages that were deleted: acked, purged, or deleted by an operator or a job.",
+    "Counted.expired": "Number of messages that expired and were deleted. `moved` has those that were dead-lettered.",
+    "Counted.moved": "Number of messages that left for another queue, or for a fresh start in this one. Includes dead "
+    "letters.",
+    "present": "Number of messages that are in the queue now, in whatever state.",
+    "unaccounted": "sent + arrived - deleted - expired - moved - present: always 0.",
+    "delivered": "Number of messages received: every lease counts.",
     # --- queues in figures, and time series
     "QueueStats.total": "Number of queues that the search found.",
     "QueueStats.offset": "Number of queues before this page.",
@@ -447,18 +563,20 @@ _WRITTEN |= {
     "endAtMs": "End of the last step.",
     "values": (
         "By name, one value per step; null if the server did not run, or if there is nothing to measure. Rates per "
-        "second: sent, received, acked, retried, deadLettered, expired. At the end of the step: visible, inFlight, "
-        "delayed, oldestSeconds. Percentiles in milliseconds: queueWait, handling and endToEnd, each with P50Ms, P95Ms "
-        "and P99Ms."
+        "second: sent, received, acked, retried, deadLettered, expired, sentBytes, emptyReceives (receives that got no "
+        "message). At the end of the step: visible, inFlight, delayed, oldestSeconds. Percentiles in milliseconds: "
+        "queueWait, handling and endToEnd, each with P50Ms, P95Ms and P99Ms."
     ),
     "Series.marks": "Events: start (a node started), takeover (a node took over a shard), reopened (a shard was).",
     "SeriesMark.atMs": "Time of the event.",
     "SeriesMark.kind": "What happened: start, takeover or reopened.",
     "SeriesMark.text": "What happened, for people.",
 }
+_WRITTEN |= READER_FIELDS
 _SETTINGS = {camel(row.member): row.meaning for row in REST_ATTRIBUTES}
 MEANINGS = {
     **_WRITTEN,
+    **TOPIC_MEANINGS,
     **{f"QueueSpec.{name}" if name in _WRITTEN else name: text for name, text in _SETTINGS.items()},
 }
 _LIKE = {
@@ -471,6 +589,7 @@ _LIKE = {
     "NewKey": "KeySpec",
     "QueueDefinition": "QueueSpec",
     "ExportedDefinitions": "Definitions",
+    **TOPICS_LIKE,
 }
 
 

@@ -91,7 +91,7 @@ class Job(Answered, kw_only=True):
     """A job and its progress. `why` says why it is waiting, paused or failed."""
 
     job_id: str
-    kind: Literal["redrive", "delete"]
+    kind: Literal["redrive", "delete", "replay"]
     source_queue: str
     target_queue: str | UnsetType = UNSET
     state: Literal["RUNNING", "PAUSED", "COMPLETED", "CANCELLING", "CANCELLED", "FAILED"]

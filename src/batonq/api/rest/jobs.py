@@ -34,14 +34,14 @@ ID_BYTES_MAX = 64  # of a message id in a request, with its quotes and separator
 async def redrive(call: Call) -> Answer:
     queue = call.queue()
     given = call.read(RedriveSpec)
-    _check_size(call, given.filter)
+    check_size(call, given.filter)
     status = await call.broker.start_job(
         queue,
         Redrive(
-            target=_target(call, given.target_queue) if given.target_queue else None,
+            target=target_of(call, given.target_queue) if given.target_queue else None,
             rate_per_s=given.max_messages_per_second,
             ramp_s=given.ramp_seconds,
-            filter=_filter(given.filter),
+            filter=filter_of(given.filter),
             edit=_edit(given.edit),
             dry_run=given.dry_run,
             max_messages=given.max_messages or 0,
@@ -49,7 +49,7 @@ async def redrive(call: Call) -> Answer:
         ),
     )
     headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
-    return Answer(200 if given.dry_run else 202, _shown(call, status), headers)
+    return Answer(200 if given.dry_run else 202, shown_job(call, status), headers)
 
 
 async def delete_messages(call: Call) -> Answer:
@@ -57,31 +57,31 @@ async def delete_messages(call: Call) -> Answer:
     if not call.request.body:
         raise InvalidInput("The request has no body. Say which messages to delete: a filter, or {} for all of them.")
     given = call.read(DeleteSpec)
-    _check_size(call, given.filter)
+    check_size(call, given.filter)
     status = await call.broker.start_job(
         queue,
         Redrive(
             deletes=True,
             rate_per_s=given.max_messages_per_second,
             ramp_s=0.0,
-            filter=_filter(given.filter),
+            filter=filter_of(given.filter),
             dry_run=given.dry_run,
             max_messages=given.max_messages or 0,
             pause_when_dying_share=1.0,
         ),
     )
     headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
-    return Answer(200 if given.dry_run else 202, _shown(call, status), headers)
+    return Answer(200 if given.dry_run else 202, shown_job(call, status), headers)
 
 
-def _check_size(call: Call, chosen: RedriveFilter | None) -> None:
+def check_size(call: Call, chosen: RedriveFilter | None) -> None:
     """Refuse a selection that is much too long before it is examined. White space and message ids are allowed for."""
     ids = len(chosen.message_ids or ()) if chosen is not None else 0
     if len(call.request.body) > 2 * SELECTION_BYTES_MAX + ids * ID_BYTES_MAX:
         raise SelectionTooLong
 
 
-def _target(call: Call, name: str) -> Queue:
+def target_of(call: Call, name: str) -> Queue:
     """The target queue. If it is missing, the request is invalid: a 404 would mean that the source is missing."""
     try:
         return find_queue(call, name)
@@ -89,7 +89,7 @@ def _target(call: Call, name: str) -> Queue:
         raise InvalidInput(f"targetQueue: {problem.message}") from None
 
 
-def _filter(given: RedriveFilter | None) -> dict[str, Any]:
+def filter_of(given: RedriveFilter | None) -> dict[str, Any]:
     return {} if given is None else _said(given)
 
 
@@ -110,7 +110,7 @@ def _said(given: RedriveFilter | RedriveEdit) -> dict[str, Any]:
 
 
 async def list_jobs(call: Call) -> Answer:
-    return Answer(200, Jobs([_shown(call, status) for status in await call.broker.jobs(call.queue())]))
+    return Answer(200, Jobs([shown_job(call, status) for status in await call.broker.jobs(call.queue())]))
 
 
 async def list_all_jobs(call: Call) -> Answer:
@@ -118,29 +118,29 @@ async def list_all_jobs(call: Call) -> Answer:
     if state not in get_args(JobStates):
         raise InvalidInput(f"state must be one of {', '.join(get_args(JobStates))}.")
     found, complete = await call.broker.all_jobs(call.caller.account, only_active=state == "active")
-    return Answer(200, Jobs([_shown(call, status) for status in found], complete))
+    return Answer(200, Jobs([shown_job(call, status) for status in found], complete))
 
 
 async def get_job(call: Call) -> Answer:
-    return Answer(200, _shown(call, await call.broker.job(call.caller.account, call.name)))
+    return Answer(200, shown_job(call, await call.broker.job(call.caller.account, call.name)))
 
 
 async def cancel_job(call: Call) -> Answer:
     call.read(Nothing)
-    return Answer(200, _shown(call, await call.broker.cancel_job(call.caller.account, call.name)))
+    return Answer(200, shown_job(call, await call.broker.cancel_job(call.caller.account, call.name)))
 
 
 async def pause_job(call: Call) -> Answer:
     call.read(Nothing)
-    return Answer(200, _shown(call, await call.broker.pause_job(call.caller.account, call.name)))
+    return Answer(200, shown_job(call, await call.broker.pause_job(call.caller.account, call.name)))
 
 
 async def resume_job(call: Call) -> Answer:
     call.read(Nothing)
-    return Answer(200, _shown(call, await call.broker.resume_job(call.caller.account, call.name)))
+    return Answer(200, shown_job(call, await call.broker.resume_job(call.caller.account, call.name)))
 
 
-def _shown(call: Call, status: JobStatus) -> Job:
+def shown_job(call: Call, status: JobStatus) -> Job:
     binary = call.wanted is MSGPACK
     return Job(
         job_id=status.id,

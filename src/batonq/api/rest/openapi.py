@@ -13,10 +13,14 @@ from batonq.api.rest import alarm_shapes as alarmshapes
 from batonq.api.rest import backups, history, shapes
 from batonq.api.rest import key_shapes as keyshapes
 from batonq.api.rest import queue_shapes as queueshapes
+from batonq.api.rest import reader_shapes as readershapes
+from batonq.api.rest import schedule_shapes as scheduleshapes
+from batonq.api.rest import topic_shapes as topicshapes
 from batonq.api.rest.codec import JSON, MSGPACK
 from batonq.api.rest.examples import EXAMPLES
 from batonq.api.rest.field_docs import meaning
-from batonq.api.rest.operations import OPERATIONS, Operation
+from batonq.api.rest.operation import Operation
+from batonq.api.rest.operations import OPERATIONS
 from batonq.api.rest.problems import RETRY_AFTER_S, Problem
 
 PATH = "/v1/openapi.json"
@@ -50,7 +54,11 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "alarm": (alarmshapes.AlarmId, "Id of the alarm."),
     "key": (keyshapes.KeyId, "Id of the access key."),
     "report": (str, "Name of the report's file."),
+    "group": (readershapes.GroupName, "Name of the reader group."),
     "backup": (backups.BackupId, "Id of the backup."),
+    "topic": (topicshapes.TopicName, "Name of the topic."),
+    "subscription": (topicshapes.SubscriptionId, "Id of the subscription."),
+    "schedule": (scheduleshapes.ScheduleId, "Id of the schedule: NAME@QUEUE."),
 }
 # Links: the field of one operation's answer that names a parameter of another operation.
 _NAME = {"queue": "$response.body#/name"}
@@ -59,9 +67,35 @@ _LEASED = {**_SAME, "receipt": "$response.body#/messages/0/receiptHandle"}
 _SENT = {**_SAME, "message": "$response.body#/messageId"}
 _JOB = {"job": "$response.body#/jobId"}
 _KEY = {"key": "$response.body#/keyId"}
+_READER = {**_SAME, "group": "$response.body#/name"}
 _BACKUP = {"backup": "$response.body#/backup"}
 _ONE_MESSAGE = ("getMessage", "editMessage", "retryMessage", "deleteMessage")
+_ONE_READER = (
+    "getReader",
+    "joinReader",
+    "fetchReader",
+    "commitReader",
+    "failReader",
+    "seekReader",
+    "leaveReader",
+    "deleteReader",
+)
+_SCHEDULE = {"schedule": "$response.body#/scheduleId"}
+_ONE_SCHEDULE = ("getSchedule", "updateSchedule", "fireSchedule", "deleteSchedule")
 _ONE_JOB = ("getJob", "cancelJob", "pauseJob", "resumeJob")
+_TOPIC = {"topic": "$response.body#/name"}
+_SUBSCRIPTION = {"topic": "$request.path.topic", "subscription": "$response.body#/subscriptionId"}
+_ONE_SUBSCRIPTION = ("getSubscription", "deleteSubscription")  # an update may name a queue that does not exist
+_OF_A_TOPIC = (
+    "getTopic",
+    "updateTopic",
+    "publishMessage",
+    "publishBatch",
+    "matchTopic",
+    "peekTopic",
+    "listSubscriptions",
+    "deleteTopic",
+)
 _OF_A_QUEUE = (
     "getQueue",
     "updateQueue",
@@ -77,6 +111,9 @@ _OF_A_QUEUE = (
     "deleteMessages",
     "listDeadLetters",
     "listConsumers",
+    "createReader",
+    "listReaders",
+    "readQueueHistory",
 )
 _LINKS: dict[tuple[str, int], dict[str, dict[str, str]]] = {
     ("createQueue", 201): dict.fromkeys(_OF_A_QUEUE, _NAME),
@@ -85,8 +122,12 @@ _LINKS: dict[tuple[str, int], dict[str, dict[str, str]]] = {
     ("receive", 200): dict.fromkeys(("ack", "nack", "changeVisibility"), _LEASED),
     ("redrive", 202): dict.fromkeys(_ONE_JOB, _JOB),
     ("deleteMessages", 202): dict.fromkeys(_ONE_JOB, _JOB),
+    ("createReader", 201): dict.fromkeys(_ONE_READER, _READER),
     ("listAlarms", 200): {"acknowledgeAlarm": {"alarm": "$response.body#/alarms/0/alarm"}},
     ("createKey", 201): dict.fromkeys(("disableKey", "enableKey"), _KEY),
+    ("createTopic", 201): dict.fromkeys(_OF_A_TOPIC, _TOPIC),
+    ("createSubscription", 201): dict.fromkeys(_ONE_SUBSCRIPTION, _SUBSCRIPTION),
+    ("createSchedule", 201): dict.fromkeys(_ONE_SCHEDULE, _SCHEDULE),
     ("createBackup", 201): dict.fromkeys(("readBackupCatalog", "finishBackup"), _BACKUP),
 }
 _KNOWN = {operation.name for operation in OPERATIONS}

@@ -14,14 +14,17 @@ from batonq.api.rest.queues import query, whole
 from batonq.api.rest.receiving import TURN_BYTES, dead_letter, put_body
 from batonq.api.rest.service import Answer, Call
 from batonq.api.rest.shapes import PEEK_MAX, LastFailure, MessageState, Peeked, PeekedMessages
+from batonq.api.rest.topics import find_topic
 from batonq.core.ids import parse_message_id
 from batonq.core.records import State
 from batonq.errors import InvalidInput
 from batonq.node import broker as node
+from batonq.node.catalog.topic_control import Topic as TopicEntry
 from batonq.node.clock import clock_time
 from batonq.node.messages.message_history import Event, MessageFound
 from batonq.node.messages.peek import EXAMINED_MAX, PeekFilter, Situation, why
 from batonq.node.messages.received import ANSWER_BYTES_MAX
+from batonq.quantities import plural
 
 LIMIT_DEFAULT = 10
 PLACE_MAX = (1 << 53) - 1
@@ -31,8 +34,17 @@ P = TypeVar("P", bound=Peeked)
 
 
 async def peek(call: Call) -> Answer:
-    queue = call.queue()
     values = query(call, ("after", "limit", "state", "text", "group", "errorClass", "holder"))
+    return await _look(call, call.queue(), values)
+
+
+async def peek_topic(call: Call) -> Answer:
+    """The copies that wait in a topic."""
+    values = query(call, ("after", "limit"))
+    return await _look(call, find_topic(call, call.name), values)
+
+
+async def _look(call: Call, queue: node.Queue | TopicEntry, values: dict[str, str]) -> Answer:
     after = whole(values.get("after"), "after", 0, PLACE_MAX, 0)
     limit = whole(values.get("limit"), "limit", 1, PEEK_MAX, LIMIT_DEFAULT)
     wanted = _filter(values)
@@ -95,6 +107,10 @@ async def detail_of(call: Call, queue: node.Queue, found: MessageFound) -> Messa
     detail.where = _where(detail, found, situation)
     if found.peeked.view.state == State.DELETED:
         detail.why = detail.where
+    elif found.peeked.view.state == State.VISIBLE and found.higher:
+        more = "" if found.higher_complete else "at least "
+        whose = "The queue" if len(queue.shards) == 1 else "Its shard of the queue"
+        detail.why += f" {whose} has {more}{plural(found.higher, 'message')} of higher priority."
     return detail
 
 
@@ -139,9 +155,22 @@ def _where(detail: MessageDetail, found: MessageFound, situation: Situation) -> 
         text = _ENDS.get(last.event, "It is no longer in the queue; the log was not read to its end.")
         return text.format(at=at)
     name = _moved_to(found, situation)
-    return f"It was moved to {f'queue {name}' if name else 'a deleted queue'} at {at}" + (
-        f" and is message {found.moved_as} there." if found.moved_as else "."
-    )
+    text = f"It was moved to {f'queue {name}' if name else 'a deleted queue'} at {at}{_moved_because(found)}"
+    return f"{text}, and is message {found.moved_as} there." if found.moved_as else f"{text}."
+
+
+def _moved_because(found: MessageFound) -> str:
+    """Why a message was moved, as the end of a sentence."""
+    move = next(event for event in reversed(found.events) if event.event in ("moving", "moved"))
+    reason = next((event.reason for event in reversed(found.events) if event.event == "moving"), "")
+    if reason == "redrive":
+        return " by a redrive"
+    if reason == "expired":
+        return " because it had expired"
+    receives = max((event.receive_count for event in found.events if event.queue == move.queue), default=0)
+    failures = [event for event in found.events if event.error_class or event.event == "nacked"]
+    error = f"; its last failure was {failures[-1].error_class or failures[-1].reason}" if failures else ""
+    return f" as a dead letter, after {plural(receives, 'receive')}{error}" if reason else ""
 
 
 def shown(shape: type[P], peeked: node.Peeked, situation: Situation, *, binary: bool, **more: Any) -> P:
@@ -152,7 +181,7 @@ def shown(shape: type[P], peeked: node.Peeked, situation: Situation, *, binary: 
         current_id=peeked.current_id,
         sequence=view.sequence,
         state=State(view.state).name,  # type: ignore[arg-type]
-        why=why(view, situation),
+        why=why(view, situation, peeked.group),
         until_ms=view.until_ms if timed else 0,
         holder=view.holder,
         receive_count=view.receive_count,
@@ -175,6 +204,7 @@ def shown(shape: type[P], peeked: node.Peeked, situation: Situation, *, binary: 
         message.traceparent, message.tracestate = trace_of(peeked.trace)
     if peeked.lineage is not None:
         message.dead_letter = dead_letter(peeked.lineage)
+        message.replay_of = peeked.lineage.first_id if peeked.lineage.moved == "replay" else UNSET
     if view.first_failure_ms:
         message.last_failure = LastFailure(view.reason, view.error_class, view.first_failure_ms, view.last_failure_ms)
     return message

@@ -30,6 +30,8 @@ def _write(row: QueueAttribute, value: Any) -> str:
         return row.rest_default or ("" if row.removable else row.default or "")
     if row.rest_boolean:
         return row.word if value else next(word for word in row.choices if word != row.word)
+    if isinstance(value, shapes.NoRetryDelay):
+        return ""
     if row.kind is ValueKind.JSON:
         return msgspec.json.encode(value).decode()
     if row.numeric:
@@ -91,7 +93,7 @@ def redrive_of(queue: Queue) -> tuple[str, int]:
     return redrive.target.name, redrive.max_receives
 
 
-def show(queue: Queue) -> Any:
+def show(queue: Queue, warnings: list[str] | None = None) -> Any:
     """A queue as REST returns it: `shapes.Queue`."""
     values = effective(queue.attributes)
     target, receives = redrive_of(queue)
@@ -111,6 +113,7 @@ def show(queue: Queue) -> Any:
         created_at_ms=queue.created_ms,
         modified_at_ms=queue.modified_ms,
         tags=dict(queue.tags),
+        warnings=warnings or UNSET,
         **fields,
     )
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from batonq.api.rest.shapes import DAYS_14_S, Answered, Given
-from batonq.queue_attributes import LABEL_LENGTH_MAX, REST_FIELDS, QueueAttribute, ValueKind
+from batonq.queue_attributes import LABEL_LENGTH_MAX, NOT_PAUSED, REST_FIELDS, QueueAttribute, ValueKind
 
 PAGE_MAX = 1_000
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
@@ -43,7 +43,11 @@ class Schedule(Struct, rename="camel", tag="schedule", tag_field="kind", forbid_
     jitter: Jitter = 0.0
 
 
-Retry = Exponential | Schedule
+class NoRetryDelay(Struct, rename="camel", tag="none", tag_field="kind", forbid_unknown_fields=True):
+    """No delay: a nacked message becomes visible at once."""
+
+
+Retry = Exponential | Schedule | NoRetryDelay
 
 
 # --- derived from the table of queue attributes ------------------------------------------------
@@ -78,6 +82,8 @@ def _accepted(row: QueueAttribute) -> Any:
         return Literal[tuple(map(int, row.choices) if row.numeric else row.choices)]
     if row.kind is ValueKind.LABEL:
         return Label
+    if row.kind is ValueKind.TEXT:
+        return Annotated[str, Meta(max_length=row.high)]
     if row.seconds:  # whole seconds: 30 and 30.0 are valid, 30.5 is not
         return Annotated[float, Meta(ge=row.low, le=row.high, multiple_of=1)]
     return Annotated[int, Meta(ge=row.low, le=row.high)]
@@ -151,6 +157,9 @@ Queue = _struct(
     [
         *((name, OBJECTS[name][1]) if name in OBJECTS else _answered(rows[0]) for name, rows in REST_FIELDS.items()),
         ("tags", dict[str, str]),
+        ("warnings", list[str] | UnsetType, UNSET),
+        ("subscriptions", int | UnsetType, UNSET),
+        ("subscribed_topics", list[str] | UnsetType, UNSET),
     ],
     _Identity,
     kw_only=True,
@@ -174,6 +183,7 @@ class Stats(Answered):
     dead: int
     bytes: int
     oldest_age_seconds: float
+    oldest_visible_age_seconds: float
     sent: int
     received: int
     deleted: int
@@ -191,3 +201,4 @@ class Stats(Answered):
     received_per_second: float | UnsetType = UNSET
     deleted_per_second: float | UnsetType = UNSET
     is_dead_letter_queue: bool = False
+    paused: str = NOT_PAUSED

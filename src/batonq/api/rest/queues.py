@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
 
 from msgspec import UNSET
 
@@ -20,14 +21,16 @@ from batonq.api.rest.queue_shapes import (
 )
 from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, Nothing, no_such_queue
 from batonq.api.sqs import percent
+from batonq.attribute_formats.topic_arns import topic_arn
 from batonq.core.catalog.attributes import first_difference, is_fifo, validate
 from batonq.core.catalog.names import check_queue_name
 from batonq.errors import DeadLetterQueueRefused, InvalidInput, QueueDoesNotExist, QueueExists
 from batonq.node.broker import Queue
-from batonq.queue_attributes import RETENTION_MAX_S
+from batonq.queue_attributes import NOT_PAUSED, RETENTION_MAX_S
 
 PAGE_DEFAULT = 100
 PARAMETERS_MAX = 100  # of a query string
+TOPICS_SHOWN_MAX = 100  # of the topics that a queue is subscribed to
 
 
 async def create_queue(call: Call) -> Answer:
@@ -120,8 +123,21 @@ async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -
 # --- one queue --------------------------------------------------------------------------------
 
 
+def _shown(call: Call, queue: Queue) -> Any:
+    return policies.show(queue, call.broker.warnings(queue))
+
+
 async def get_queue(call: Call) -> Answer:
-    return Answer(200, policies.show(call.queue()))
+    queue = call.queue()
+    answer = _shown(call, queue)
+    found = call.broker.subscriptions_of_queue(queue.key)
+    if found:
+        answer.subscriptions = len(found)
+        topics = [entry.topic_name for entry in found[:TOPICS_SHOWN_MAX]]
+        answer.subscribed_topics = [
+            topic.name if topic.account == queue.account else topic_arn(*topic) for topic in topics
+        ]
+    return Answer(200, answer)
 
 
 async def update_queue(call: Call) -> Answer:
@@ -140,7 +156,7 @@ async def update_queue(call: Call) -> Answer:
     current = call.broker.queue_by_number(queue.number)
     if current is None:
         raise no_such_queue(queue.name)
-    return Answer(200, policies.show(current))
+    return Answer(200, _shown(call, current))
 
 
 async def _redrive_changes(call: Call, queue: Queue, given: GivenFields, changes: dict[str, str]) -> dict[str, str]:
@@ -176,7 +192,6 @@ async def queue_stats(call: Call) -> Answer:
     queue = call.queue()
     counters = await call.broker.counters(queue)
     now_ms = call.broker.now_ms()
-    oldest_ms = counters.oldest_sent_ms
     value = Stats(
         queue=queue.name,
         visible=counters.visible,
@@ -185,7 +200,8 @@ async def queue_stats(call: Call) -> Answer:
         owed=counters.owed,
         dead=counters.dead,
         bytes=counters.bytes,
-        oldest_age_seconds=max(0, now_ms - oldest_ms) / SECOND_MS if oldest_ms else 0.0,
+        oldest_age_seconds=_age_seconds(counters.oldest_sent_ms, now_ms),
+        oldest_visible_age_seconds=_age_seconds(counters.oldest_visible_ms, now_ms),
         sent=counters.sent,
         received=counters.received,
         deleted=counters.deleted,
@@ -200,6 +216,7 @@ async def queue_stats(call: Call) -> Answer:
         waiting_receives=await call.broker.waiting(queue),
         at_ms=now_ms,
         is_dead_letter_queue=bool(call.broker.dead_letter_sources(queue)),
+        paused=queue.policy.paused or NOT_PAUSED,
     )
     rates = call.rates.look(queue.number, counters, now_ms)
     if rates is not None:
@@ -207,6 +224,10 @@ async def queue_stats(call: Call) -> Answer:
         value.received_per_second = rates.received
         value.deleted_per_second = rates.deleted
     return Answer(200, value)
+
+
+def _age_seconds(sent_ms: int, now_ms: int) -> float:
+    return max(0, now_ms - sent_ms) / SECOND_MS if sent_ms else 0.0
 
 
 # --- lists ------------------------------------------------------------------------------------
@@ -217,15 +238,15 @@ async def list_queues(call: Call) -> Answer:
     limit = whole(values.get("limit"), "limit", 1, PAGE_MAX, PAGE_DEFAULT)
     queues = call.broker.queues(call.caller.account, values.get("prefix", ""))
     if "cursor" in values:
-        after = _read_cursor(values["cursor"])
+        after = read_cursor(values["cursor"])
         queues = [queue for queue in queues if queue.name > after]
     page = queues[:limit]
     more = len(queues) > limit
     cursor = urlsafe_b64encode(page[-1].name.encode()).decode() if more else UNSET
-    return Answer(200, Queues(queues=[policies.show(queue) for queue in page], next_cursor=cursor))
+    return Answer(200, Queues(queues=[_shown(call, queue) for queue in page], next_cursor=cursor))
 
 
-def _read_cursor(cursor: str) -> str:
+def read_cursor(cursor: str) -> str:
     try:
         return urlsafe_b64decode(cursor.encode("ascii")).decode("ascii")
     except (binascii.Error, ValueError):

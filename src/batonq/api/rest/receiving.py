@@ -184,13 +184,13 @@ _DEFAULTS = Received.__struct_defaults__[1:]  # of the fields after the body
 def _messages(columns: _Columns, binary: bool) -> Turns[list[Received]]:
     """The messages as the client gets them."""
     if binary:
-        bodies = yield from _packed_bodies(columns)
+        bodies = yield from packed_bodies(columns.bodies, columns.contents)
         texts64: Sequence[Any] = ()
     else:
-        bodies, texts64 = _json_bodies(columns)
+        bodies, texts64 = json_bodies(columns.bodies, columns.contents)
     attributes: Sequence[Any] = ()
     if columns.attributes:
-        attributes = yield from _attributes(columns.attributes, binary)
+        attributes = yield from attribute_values(columns.attributes, binary)
     traces = [*map(trace_of, columns.traces)]
     more: list[Iterable[Any]] = [
         columns.priorities,
@@ -212,9 +212,8 @@ def _messages(columns: _Columns, binary: bool) -> Turns[list[Received]]:
 _BODIES_AT = _Columns._fields.index("bodies")
 
 
-def _json_bodies(columns: _Columns) -> tuple[Sequence[Any], Sequence[Any]]:
+def json_bodies(bodies: Sequence[bytes], contents: Sequence[int]) -> tuple[Sequence[Any], Sequence[Any]]:
     """The bodies for JSON, and the bodies in base64."""
-    bodies, contents = columns.bodies, columns.contents
     kinds = {*contents}
     if kinds == {_TEXT}:
         return [*map(bytes.decode, bodies)], ()
@@ -229,9 +228,8 @@ def _json_bodies(columns: _Columns) -> tuple[Sequence[Any], Sequence[Any]]:
     ]
 
 
-def _packed_bodies(columns: _Columns) -> Turns[Sequence[Any]]:
+def packed_bodies(bodies: Sequence[bytes], contents: Sequence[int]) -> Turns[Sequence[Any]]:
     """The bodies for MessagePack."""
-    bodies, contents = columns.bodies, columns.contents
     if {*contents} == {_TEXT}:
         return [*map(packed_text, bodies)]
     values: list[Any] = []
@@ -246,7 +244,7 @@ def _packed_bodies(columns: _Columns) -> Turns[Sequence[Any]]:
     return values
 
 
-def _attributes(encoded: Sequence[bytes], binary: bool) -> Turns[list[Any]]:
+def attribute_values(encoded: Sequence[bytes], binary: bool) -> Turns[list[Any]]:
     values: list[Any] = []
     size = 0
     for one in encoded:
@@ -283,7 +281,10 @@ def packed_body(body: bytes, content: int) -> Any:
     return Raw(MSGPACK.encode(value)) if content == _JSON else value
 
 
-def dead_letter(lineage: Lineage) -> DeadLetter:
+def dead_letter(lineage: Lineage) -> DeadLetter | None:
+    """What a dead letter keeps. None for a message that a replay sent again: it is new."""
+    if lineage.moved == "replay":
+        return None
     source = parse_queue_arn(lineage.source_arn or lineage.first_arn)
     return DeadLetter(
         queue=source.name if source is not None else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from hashlib import md5, sha256
 from typing import Any
@@ -24,7 +25,7 @@ from batonq.api.rest.content import (
 )
 from batonq.api.rest.decode_errors import explain
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.service import Answer, Call, Finish, Turns, milliseconds
+from batonq.api.rest.service import SECOND_MS, Answer, Call, Finish, Turns, milliseconds
 from batonq.api.rest.shapes import (
     BatchMessage,
     LooseSendBatch,
@@ -47,16 +48,27 @@ from batonq.core.ids import message_ids
 from batonq.core.payload import Content
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
+from batonq.node.catalog.topic_control import Topic
 from batonq.priorities import NORMAL_PRIORITY, PRIORITIES
+from batonq.queue_attributes import DELAY_MAX_S
+from batonq.topic_attributes import is_subject
 
 TURN_VALUES = 10_000  # attributes of a batch to read per turn of the event loop
 FIELDS_BYTES_MAX = 64 * 1024  # for a message's fields other than its body and attributes
+NO_TIMES = (
+    "A published message cannot have its own delay or time to live. Set delaySeconds and retentionSeconds of the "
+    "subscribed queues."
+)
 
 AnyMessage = Message | PackedMessage
 
 
 def send_message(call: Call, finish: Finish) -> None:
-    queue = call.queue()
+    send_to(call, call.queue(), finish)
+
+
+def send_to(call: Call, queue: Queue | Topic, finish: Finish) -> None:
+    """Send the request's message to a queue, or publish it to a topic."""
     given: AnyMessage
     if call.given is MSGPACK:
         _check_size(call, queue)
@@ -66,7 +78,7 @@ def send_message(call: Call, finish: Finish) -> None:
     else:
         given = call.read(Message)
     once = idempotency.once_of(call, "messages")
-    messages = _Messages(queue, [given])
+    messages = _Messages(queue, call.broker.body_bytes_max(queue), [given], call.broker.now_ms())
 
     def sent(outcome: SendOutcome | BatonError) -> None:
         if isinstance(outcome, BatonError):
@@ -88,12 +100,11 @@ def send_message(call: Call, finish: Finish) -> None:
     call.run_in_turns(messages.read(), send, partial(_fail, call, finish))
 
 
-def _check_size(call: Call, queue: Queue) -> None:
+def _check_size(call: Call, queue: Queue | Topic) -> None:
     """Refuse a body that is too large before it is decoded. MessagePack holds a body at its full size."""
-    if len(call.request.body) > queue.message_bytes_max + FIELDS_BYTES_MAX:
-        raise TooLarge(
-            f"The message is too large: this queue accepts at most {queue.message_bytes_max} bytes per message."
-        )
+    bytes_max = call.broker.body_bytes_max(queue)
+    if len(call.request.body) > bytes_max + FIELDS_BYTES_MAX:
+        raise TooLarge(f"The message is too large: this queue accepts at most {bytes_max} bytes per message.")
 
 
 def _fail(call: Call, finish: Finish, problem: Exception) -> None:
@@ -104,10 +115,14 @@ def _fail(call: Call, finish: Finish, problem: Exception) -> None:
 
 
 def send_batch(call: Call, finish: Finish) -> None:
-    queue = call.queue()
+    send_batch_to(call, call.queue(), finish)
+
+
+def send_batch_to(call: Call, queue: Queue | Topic, finish: Finish) -> None:
+    """Send the request's messages to a queue, or publish them to a topic."""
     entries, producer, unreadable = _read_batch(call)
     once = idempotency.once_of(call, "messages:batch")
-    messages = _Messages(queue, entries, unreadable, producer)
+    messages = _Messages(queue, call.broker.body_bytes_max(queue), entries, call.broker.now_ms(), unreadable, producer)
 
     def sent(outcome: SendOutcome | BatonError) -> None:
         if isinstance(outcome, BatonError):
@@ -201,16 +216,20 @@ class _Messages:
     no message has costs nothing.
     """
 
-    __slots__ = ("_builder", "_columns", "_packed", "_producer", "_queue", "errors", "ids")
+    __slots__ = ("_builder", "_bytes_max", "_columns", "_now_ms", "_packed", "_producer", "_queue", "errors", "ids")
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Queue | Topic,
+        bytes_max: int,
         entries: Sequence[AnyMessage],
+        now_ms: int,
         unreadable: Mapping[int, BatonError] | None = None,
         producer: Producer | None = None,
     ) -> None:
         self._queue = queue
+        self._now_ms = now_ms
+        self._bytes_max = bytes_max
         self._packed = isinstance(entries[0], PackedMessage)
         self._columns = [*zip(*map(astuple, entries), strict=True)]
         self._producer = producer
@@ -239,9 +258,22 @@ class _Messages:
 
     def read(self) -> Turns[None]:
         """Check the messages, and collect them. `errors` has those that cannot be sent."""
-        texts64, keys, groups, delays_s, ttls_s, receives, priorities, parents, states, raws, attributes, *_ = (
-            self._columns
-        )
+        (
+            texts64,
+            keys,
+            groups,
+            delays_s,
+            times,
+            ttls_s,
+            receives,
+            priorities,
+            parents,
+            states,
+            subjects,
+            raws,
+            attributes,
+            *_,
+        ) = self._columns
         builder, queue = self._builder, self._queue
         bodies, contents = self._bodies(raws, texts64)
         count = len(bodies)
@@ -250,16 +282,20 @@ class _Messages:
         sizes: Sequence[int] = [*map(len, bodies)]
         if attributes.count(UNSET if self._packed else None) != count:
             sizes = yield from self._put_attributes(attributes, sizes)
-        if max(sizes) > queue.message_bytes_max:
+        if max(sizes) > self._bytes_max:
             self._check_sizes(sizes)
+        if isinstance(queue, Topic):
+            self._refuse_times(delays_s, times, ttls_s)
         if delays_s.count(None) != count:
-            self._put_delays(delays_s)
+            builder.put_all("delays_ms", [None if one is None else milliseconds(one) for one in delays_s])
+        if times.count(None) != count:
+            self._put_times(times)
         if ttls_s.count(None) != count:
             builder.put_all("ttls_ms", [None if one is None else max(1, milliseconds(one)) for one in ttls_s])
         if receives.count(None) != count:
             builder.put_all("max_receives", [one or 0 for one in receives])
         if priorities.count(None) != count:
-            builder.put_all("priorities", [*map(_priority, priorities)])
+            builder.put_all("priorities", [*map(priority_of, priorities)])
         if groups.count(None) != count:
             self._check_texts("messageGroupId", groups, _IDENTIFIER)
             builder.put_all("groups", [one or "" for one in groups])
@@ -271,14 +307,30 @@ class _Messages:
             self._check_texts("tracestate", states, _TRACE_STATE)
         if parents.count(None) != count:
             builder.put_all("traces", [*map(trace_from, parents, states)])
+        if subjects.count(None) != count:
+            self._put_subjects(subjects)
         if queue.fifo and None in groups:
             for at, group in enumerate(groups):
                 if group is None:
-                    self._refuse(at, InvalidInput("A message in a FIFO queue needs a messageGroupId."))
+                    self._refuse(at, InvalidInput("A message for a FIFO queue or topic needs a messageGroupId."))
         self._put_keys(keys)
         if self._producer is not None:
             first = self._producer.sequence
             builder.put_all("numbers", [*range(first, first + count)])
+
+    def _refuse_times(self, *columns: Sequence[object]) -> None:
+        for at, times in enumerate(zip(*columns, strict=True)):
+            if any(time is not None for time in times):
+                self._refuse(at, InvalidInput(NO_TIMES))
+
+    def _put_subjects(self, subjects: Sequence[str | None]) -> None:
+        if not isinstance(self._queue, Topic):
+            for at, subject in enumerate(subjects):
+                if subject is not None:
+                    self._refuse(at, InvalidInput("Only messages that are published to a topic can have a subject."))
+            return
+        self._check_texts("subject", subjects, is_subject)
+        self._builder.put_all("subjects", [subject or "" for subject in subjects])
 
     def _refuse(self, at: int, problem: BatonError) -> None:
         self.errors.setdefault(at, problem.with_traceback(None))  # a traceback would keep the request in memory
@@ -335,7 +387,7 @@ class _Messages:
         return with_attributes
 
     def _check_sizes(self, sizes: Sequence[int]) -> None:
-        bytes_max = self._queue.message_bytes_max
+        bytes_max = self._bytes_max
         for at, size in enumerate(sizes):
             if size > bytes_max:
                 self._refuse(
@@ -346,18 +398,22 @@ class _Messages:
                     ),
                 )
 
-    def _put_delays(self, delays_s: Sequence[float | None]) -> None:
-        if not self._queue.fifo:
-            self._builder.put_all("delays_ms", [None if one is None else milliseconds(one) for one in delays_s])
-            return
-        for at, delay_s in enumerate(delays_s):
-            if delay_s:
-                self._refuse(
-                    at,
-                    InvalidInput(
-                        "A message in a FIFO queue cannot have its own delay. Set the queue's delaySeconds instead."
-                    ),
-                )
+    def _put_times(self, times: Sequence[datetime | None]) -> None:
+        """Delay messages until their time. A time that has passed means now."""
+        builder = self._builder
+        for builder.at, time in enumerate(times):
+            if time is None:
+                continue
+            if builder.get("delays_ms") is not None:
+                self._refuse(builder.at, InvalidInput("Set deliverAt or delaySeconds, not both."))
+                continue
+            delay_ms = max(0, milliseconds(time.timestamp()) - self._now_ms)
+            if delay_ms > DELAY_MAX_S * SECOND_MS:
+                days = DELAY_MAX_S // 86_400
+                text = f"deliverAt is too far ahead: {time.isoformat()} is more than {days} days from now."
+                self._refuse(builder.at, InvalidInput(text))
+            else:
+                builder.put("delays_ms", delay_ms)
 
     def _check_texts(self, field: str, texts: Sequence[str | None], is_valid: Callable[[str], object]) -> None:
         """Check a field's pattern. The decoder has not checked it for MessagePack, and its `$` accepts a line break."""
@@ -365,7 +421,7 @@ class _Messages:
             return
         for at, text in enumerate(texts):
             if text is not None and not is_valid(text):
-                problem = "Ids and trace headers cannot contain line breaks."
+                problem = "Ids, trace headers and subjects cannot contain line breaks."
                 if not text.endswith("\n"):
                     wrong = explain(f"Expected `str` matching regex - at `$.{field}`", "Message")
                     problem = f"The request's body is not valid: {wrong}."
@@ -388,5 +444,5 @@ _TRACE_PARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}").
 _TRACE_STATE = re.compile("[ -~]+").fullmatch
 
 
-def _priority(given: int | str | None) -> int:
+def priority_of(given: int | str | None) -> int:
     return given if isinstance(given, int) else NORMAL_PRIORITY if given is None else PRIORITIES[given]

@@ -24,6 +24,10 @@ class QueueSummary(Answered, kw_only=True):
     max_receive_count: int | UnsetType = UNSET
     sla_seconds: int | UnsetType = UNSET
     severity: str | UnsetType = UNSET
+    paused: str | UnsetType = UNSET
+    deliveries_per_second: int | UnsetType = UNSET
+    only_group: str | UnsetType = UNSET
+    minimum_priority: int | UnsetType = UNSET
     visible: int
     in_flight: int
     delayed: int

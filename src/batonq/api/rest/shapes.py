@@ -7,12 +7,15 @@ A field that is null counts as absent, except `body`, for which null is a value.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from batonq.api.rest.problems import ItemError
 from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
+from batonq.queue_attributes import DELAY_MAX_S
+from batonq.topic_attributes import SUBJECT_LENGTH_MAX
 
 BATCH_MAX = 1_000
 PEEK_MAX = 100
@@ -26,6 +29,8 @@ ShortText = Annotated[str, Meta(min_length=1, max_length=128)]
 ClientId = ShortText
 Receipt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Delay = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
+SendDelay = Annotated[float, Meta(ge=0, le=DELAY_MAX_S)]
+Time = Annotated[datetime, Meta(tz=True)]
 Visibility = Annotated[float, Meta(ge=0, le=VISIBILITY_MAX_S)]
 Wait = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
 Lifetime = Annotated[float, Meta(gt=0, le=DAYS_14_S)]
@@ -33,6 +38,7 @@ Receives = Annotated[int, Meta(ge=1, le=255)]
 Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] | Literal["lowest", "low", "normal", "high", "highest"]
 TraceParent = Annotated[str, Meta(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 TraceState = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[ -~]+$")]
+Subject = Annotated[str, Meta(min_length=1, max_length=SUBJECT_LENGTH_MAX, pattern="^[ -~]+$")]
 Consumer = Annotated[str, Meta(max_length=256)]
 Reason = Annotated[str, Meta(max_length=500)]
 ErrorClass = Annotated[str, Meta(max_length=100)]
@@ -81,12 +87,14 @@ class _MessageFields(Given):
     body_base64: str | None = None
     deduplication_key: Identifier | None = None
     message_group_id: Identifier | None = None
-    delay_seconds: Delay | None = None
+    delay_seconds: SendDelay | None = None
+    deliver_at: Time | None = None
     ttl_seconds: Lifetime | None = None
     max_receive_count: Receives | None = None
     priority: Priority | None = None
     traceparent: TraceParent | None = None
     tracestate: TraceState | None = None
+    subject: Subject | None = None
 
 
 class Message(_MessageFields):
@@ -110,12 +118,14 @@ class PackedMessage(Bulk):
     body_base64: str | None = None
     deduplication_key: ShortText | None = None
     message_group_id: ShortText | None = None
-    delay_seconds: Delay | None = None
+    delay_seconds: SendDelay | None = None
+    deliver_at: Time | None = None
     ttl_seconds: Lifetime | None = None
     max_receive_count: Receives | None = None
     priority: Priority | None = None
     traceparent: str | None = None
     tracestate: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+    subject: Annotated[str, Meta(min_length=1, max_length=SUBJECT_LENGTH_MAX)] | None = None
     body: Raw | UnsetType = UNSET
     attributes: Raw | UnsetType = UNSET
     client_message_id: ClientId | None = None
@@ -355,6 +365,7 @@ class Peeked(Answered, kw_only=True):
     tracestate: str = ""
     dead_letter: DeadLetter | None = None
     last_failure: LastFailure | None = None
+    replay_of: str | UnsetType = UNSET
     problem: str = ""
 
 

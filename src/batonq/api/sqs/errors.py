@@ -108,6 +108,7 @@ _KINDS: dict[type[baton.BatonError], Kind] = {
     baton.JobNotFound: RESOURCE_NOT_FOUND,
     baton.JobConflict: INVALID_PARAMETER_VALUE,
     baton.OverLimit: REQUEST_THROTTLED,
+    baton.QueuePaused: REQUEST_THROTTLED,
     baton.AccessDenied: ACCESS_DENIED,
     baton.DiskFull: UNAVAILABLE,
     baton.Unavailable: UNAVAILABLE,

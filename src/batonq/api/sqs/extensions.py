@@ -14,7 +14,7 @@ from typing import NamedTuple
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.errors import invalid, invalid_value
 from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
-from batonq.queue_attributes import PREFIX, RETENTION_MAX_S
+from batonq.queue_attributes import DELAY_MAX_S, PREFIX, RETENTION_MAX_S
 
 SECOND_MS = 1000
 MAX_RECEIVES_MAX = 255  # per message; the log stores it in one byte
@@ -96,9 +96,10 @@ MESSAGE_ATTRIBUTES = {
         ),
         MessageAttribute(
             "Baton.DelaySeconds",
-            "A delay that may exceed the 900 seconds of DelaySeconds, which it overrides. Not for FIFO queues.",
+            "A delay that may exceed the 900 seconds of DelaySeconds, which it overrides. In a FIFO queue the message "
+            "holds up its group until then.",
             0,
-            RETENTION_MAX_S,
+            DELAY_MAX_S,
             _delay,
         ),
         MessageAttribute(
@@ -169,7 +170,7 @@ ERROR_CLASS_HEADER = b"baton-error-class"
 DEAD_LETTER_HEADER = b"baton-dead-letter"
 
 
-def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str], *, fifo: bool) -> None:
+def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str]) -> None:
     """Apply the attributes with Baton's prefix to the builder's current message. Raises SqsError for an unknown
     attribute or an invalid value.
     """
@@ -189,8 +190,6 @@ def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str], *,
             continue
         if not (value.isascii() and value.isdigit() and len(value) <= 18 and row.low <= int(value) <= row.high):
             raise invalid(value, name, f"Must be an integer from {row.low} to {row.high}.")
-        if row.apply is _delay and fifo:
-            raise invalid(value, name, "The request include parameter that is not valid for this queue type.")
         row.apply(builder, int(value))
 
 

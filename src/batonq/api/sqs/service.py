@@ -11,10 +11,10 @@ from msgspec import Struct
 from batonq.api import started_operation
 from batonq.api.consumer_names import agent_of, consumer_named
 from batonq.api.http import Request
-from batonq.api.sqs import permissions
 from batonq.api.sqs.access import Caller
 from batonq.api.sqs.errors import ACCESS_DENIED, INTERNAL, INVALID_ADDRESS, SqsError, missing, shortened
 from batonq.attribute_formats.arns import QueueName, queue_arn
+from batonq.attribute_formats.permissions import allows
 from batonq.errors import FAULT, BatonError
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker, Queue
@@ -110,7 +110,7 @@ class Service:
         # A batch needs the same permission as the single operation.
         action = call.operation.removesuffix("Batch")
         name = QueueName(queue.account, queue.name)
-        if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action, name):
+        if not allows(queue.attributes.get("Policy", ""), call.caller.account, action, name):
             raise SqsError(ACCESS_DENIED, f"Access to the resource {self.url(call, queue)} is denied.")
 
     # --- from a queue to its names

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from secrets import token_bytes
@@ -46,6 +48,8 @@ SIGN_OUT = "/ui/sign-out"
 FIELDS_MAX = 1_200  # of a form or a query: a page of 1,000 messages may be selected
 TOKEN_FIELD = "form_token"
 NOTICE_S = 60
+LOAD_AFTER_S = 0.5  # after the server listens: it may have a lot to do at first
+PAUSE_S = 0.005  # between two templates, so that requests are not delayed
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -90,6 +94,8 @@ class UiApp:
         self._sign_ins = SignInLimit(seconds)
         self.streams = live.LiveStreams()
         self._loaded = False
+        self._loading: asyncio.Task[None] | None = None
+        self._hurry = threading.Event()  # somebody waits for a page
 
     @cached_property
     def _routes(self) -> Routes:
@@ -104,10 +110,25 @@ class UiApp:
 
         return renderer()
 
+    def load_soon(self) -> None:
+        """Import and compile everything that pages need, in the background, so that the first page does not wait."""
+        asyncio.get_running_loop().call_later(LOAD_AFTER_S, self._begin_loading)
+
+    def _begin_loading(self) -> asyncio.Task[None]:
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load_once())
+        return self._loading
+
+    async def _load_once(self) -> None:
+        try:
+            await off_the_loop(self._load)  # off the event loop: it takes a quarter of a second
+            self._loaded = True
+        finally:
+            self._loading = None  # if it has failed, the next page tries again
+
     def _load(self) -> None:
-        """Import and compile everything that pages need."""
         self._routes.find(HOME)
-        self._renderer.load()
+        self._renderer.load(lambda: self._hurry.wait(PAUSE_S))
 
     # --- a request
 
@@ -119,9 +140,9 @@ class UiApp:
         if request.method not in ("GET", "HEAD", "POST"):
             return self._answer(request, Response(405, b"", HTML, (("Allow", "GET, HEAD, POST"),)))
         try:
-            if not self._loaded:  # off the event loop: it takes a quarter of a second
-                await off_the_loop(self._load)
-                self._loaded = True
+            if not self._loaded:
+                self._hurry.set()
+                await asyncio.shield(self._begin_loading())
             return await self._serve(request)
         except Problem as problem:
             return self._problem(request, problem)

@@ -16,6 +16,12 @@ def sentence(queue: Mapping[str, Any], stats: Mapping[str, Any], *, dead_letters
     oldest_s = float(stats.get("oldestAgeSeconds", 0))
     total = visible + in_flight + delayed
     level: Level = "ok"
+    paused = {"delivery": "paused", "sends": "sends are paused", "both": "paused, and sends are refused"}.get(
+        queue.get("paused", ""), ""
+    )
+    if paused:
+        left = "no messages left" if not total else f"{plural(total, 'message')} left"
+        return f"{paused[0].upper()}{paused[1:]}; {left}.", "warning"
     if not total:
         return ("No dead letters." if dead_letters else "Empty: no messages wait."), "ok"
     if dead_letters:

@@ -1,4 +1,4 @@
-"""Templates: loaded once, escaped always. Imported when the first page is opened, since Jinja takes a while to load."""
+"""Templates: loaded once, escaped always. Jinja takes a while to import: see app.load_soon."""
 
 from __future__ import annotations
 
@@ -59,9 +59,10 @@ class Renderer:
         self._macros: Any = self.environment.get_template("macros.html").module
         self.environment.globals["ui"] = self._macros
 
-    def load(self) -> None:
-        """Compile all templates, which can be done on another thread."""
+    def load(self, pause: Callable[[], object]) -> None:
+        """Compile all templates, which can be done on another thread; `pause` is called before each."""
         for name in self.environment.list_templates():
+            pause()
             self.environment.get_template(name)
 
     def page(self, page: Page, shared: dict[str, Any]) -> bytes:

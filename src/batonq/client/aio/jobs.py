@@ -1,4 +1,4 @@
-"""A redrive job and its progress."""
+"""A job and its progress."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class Job(JobFields):
-    """A redrive job. It moves dead letters at a limited rate and can be paused, resumed and cancelled."""
+    """A redrive or a replay. It moves dead letters, or sends retained messages again, at a limited rate, and can be
+    paused, resumed and cancelled.
+    """
 
     _calls: Any = None
 

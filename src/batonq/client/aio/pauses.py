@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import sleep
+from asyncio import sleep, to_thread
 
-__all__ = ["sleep"]
+__all__ = ["sleep", "to_thread"]

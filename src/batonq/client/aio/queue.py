@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import quote
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from batonq.client import codec, telemetry
 from batonq.client.aio.batching import Batcher
 from batonq.client.aio.jobs import Job, Jobs
 from batonq.client.aio.message import Message, Messages
-from batonq.client.aio.pauses import sleep
+from batonq.client.aio.pauses import sleep, to_thread
+from batonq.client.aio.reader import HistoryPage, Reader, Readers, RetainedMessage, start_text
+from batonq.client.aio.schedules import QueueSchedules
 from batonq.client.batches import REQUEST_COUNT_MAX, split
-from batonq.client.models import AttributeValue, Nack, Outgoing, Peeked, Priority, Sent, Stats
+from batonq.client.models import (
+    AttributeValue,
+    Explanation,
+    Nack,
+    Outgoing,
+    Peeked,
+    Priority,
+    QueueCounters,
+    ReaderInfo,
+    Sent,
+    Stats,
+)
 from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retry import helps
-from batonq.client.specs import RedriveSettings, redrive_to_wire, to_wire
+from batonq.client.specs import RedriveSettings, ReplaySettings, redrive_to_wire, replay_to_wire, to_wire
 from batonq.client.transport import NotSent
-from batonq.errors import BatonError, JobConflict, LeaseLost, MessageGone, QueueDoesNotExist
+from batonq.errors import BatonError, JobConflict, LeaseLost, MessageGone, MessageNotFound, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from batonq.client.aio.baton import Baton
@@ -31,11 +46,11 @@ if TYPE_CHECKING:
 class Queue:
     """One queue of a Baton. `baton.queue(name)` creates it without a request."""
 
-    def __init__(self, baton: Baton, name: str) -> None:
+    def __init__(self, baton: Baton, name: str, path: str = "") -> None:
         self.name = name
         self._baton = baton
         self._calls = baton._calls
-        self._path = f"/v1/queues/{quote(name, safe='')}"
+        self._path = path or f"/v1/queues/{quote(name, safe='')}"  # a topic has another path
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
@@ -54,6 +69,7 @@ class Queue:
         dedup_key: str | None = None,
         group: str | None = None,
         delay: float | None = None,
+        deliver_at: datetime | None = None,
         ttl: float | None = None,
         priority: Priority | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
@@ -62,14 +78,18 @@ class Queue:
     ) -> Sent:
         """Send a message: any JSON value, or bytes. When this returns, the message is stored durably.
 
-        Sends of many tasks at once share one request, unless `batch` is False. A retry does not create a second
-        message.
+        It becomes visible after `delay` seconds or at `deliver_at`, which needs a time zone; at most in a year. Sends
+        of many tasks at once share one request, unless `batch` is False. A retry does not create a second message.
         """
         outgoing = Outgoing(body, dedup_key, group, delay, ttl, priority, attributes, max_receives)
+        outgoing.deliver_at = deliver_at
+        return await self._send_one(outgoing, batch)
+
+    async def _send_one(self, outgoing: Outgoing, batch: bool) -> Sent:
         with self._operation("send") as operation:
-            raw = codec.encode_message(_traced(outgoing, operation))
+            raw = await self._encoded(_traced(outgoing, operation))
             if batch:
-                result: Sent | BatonError = await self._sends.put(raw, len(bytes(raw)), group)
+                result: Sent | BatonError = await self._sends.put(raw, len(bytes(raw)), outgoing.group)
             else:
                 (result,) = await self._send_apart([raw])
             if isinstance(result, BatonError):
@@ -94,7 +114,7 @@ class Queue:
             for at, outgoing in enumerate(given):
                 results.append(_NOT_TRIED)
                 try:
-                    raws.append(codec.encode_message(_traced(outgoing, operation)))
+                    raws.append(await self._encoded(_traced(outgoing, operation)))
                     places.append(at)
                 except BatonError as problem:
                     results[at] = problem
@@ -102,6 +122,14 @@ class Queue:
                 results[at] = result
             operation.sent(results)
         return results
+
+    async def _encoded(self, outgoing: Outgoing) -> Raw:
+        """The message as it is sent. A large body goes to the payload store first, if the client has one."""
+        raw = codec.encode_message(outgoing)
+        payloads = self._baton._payloads
+        if payloads is None or len(bytes(raw)) <= payloads.threshold:
+            return raw
+        return codec.encode_message(await to_thread(payloads.offload, outgoing))
 
     async def _send_apart(
         self, raws: list[Raw], producer: tuple[str, int] | None = None, places: Sequence[int] = ()
@@ -205,7 +233,7 @@ class Queue:
             operation.received(received)
         for one in received:
             one._home = self
-        return received
+        return await self._baton._with_bodies(received)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self.messages()
@@ -310,6 +338,30 @@ class Queue:
         reply = await self._calls.request("PATCH", self._path, to_wire(settings))
         return codec.decode(QueueInfo, reply.answer)
 
+    async def pause(self, what: Literal["delivery", "sends", "both"] = "delivery") -> QueueInfo:
+        """Stop deliveries, or refuse new messages, until `resume`. Long polls wait meanwhile."""
+        return await self.update(paused=what)
+
+    async def resume(self) -> QueueInfo:
+        """Deliver and accept all messages again. A cap on deliveries per second stays: see `pace`."""
+        changes = {"paused": None, "onlyGroup": None, "minimumPriority": None}
+        reply = await self._calls.request("PATCH", self._path, changes)
+        return codec.decode(QueueInfo, reply.answer)
+
+    async def pace(self, deliveries_per_second: int) -> QueueInfo:
+        """Deliver at most so many messages per second, evenly spaced; 0 removes the cap."""
+        return await self.update(deliveries_per_second=deliveries_per_second)
+
+    async def drain(self) -> Stats:
+        """Refuse new messages while deliveries go on. Returns what is left; ask `stats` for the progress."""
+        await self.pause("sends")
+        return await self.stats()
+
+    async def explain(self) -> Explanation:
+        """Why the queue's messages wait, with figures and what to do."""
+        reply = await self._calls.request("GET", f"{self._path}:explain")
+        return codec.decode(Explanation, reply.answer)
+
     async def delete(self) -> None:
         """Delete the queue and all its messages."""
         await self._calls.request("DELETE", self._path, done_before=(QueueDoesNotExist,))
@@ -323,11 +375,70 @@ class Queue:
         reply = await self._calls.request("GET", f"{self._path}/stats")
         return codec.decode(Stats, reply.answer)
 
+    async def counters(self) -> QueueCounters:
+        """The queue's exact counters, with the log position of each shard that they describe."""
+        reply = await self._calls.request("GET", f"{self._path}/counters")
+        return codec.decode(QueueCounters, reply.answer)
+
     async def peek(self, *, after: int = 0, limit: int = 10, state: str | None = None) -> list[Peeked]:
         """Messages in any state, in order of arrival, without receiving them. `after` is a sequence number."""
         query = f"after={after}&limit={limit}" + (f"&state={quote(state)}" if state else "")
         reply = await self._calls.request("GET", f"{self._path}/messages?{query}")
-        return codec.decode(codec.PeekedPage, reply.answer).messages
+        found = codec.decode(codec.PeekedPage, reply.answer).messages
+        if self._baton._payloads is not None:
+            await to_thread(self._baton._payloads.show, found)
+        return found
+
+    def reader(self, group: str, *, member: str | None = None) -> Reader:
+        """A member of a reader group of this queue, which must retain its history. No request is made."""
+        return Reader(self, group, member)
+
+    async def readers(self) -> list[ReaderInfo]:
+        """The reader groups of this queue, by name, with how far each is behind."""
+        reply = await self._calls.request("GET", f"{self._path}/readers")
+        return codec.decode(Readers, reply.answer).readers
+
+    async def history(
+        self, start: str | datetime = "start", *, page_size: int = 500
+    ) -> AsyncGenerator[RetainedMessage, None]:
+        """The retained messages of this queue from "start", a time or a position on, without a reader group.
+
+        It ends at the newest message, and changes nothing.
+        """
+        query = f"from={quote(start_text(start))}&"
+        while query:
+            reply = await self._calls.request("GET", f"{self._path}/history?{query}limit={page_size}")
+            page = codec.decode(HistoryPage, reply.answer)
+            for message in page.messages:
+                yield message
+            query = f"cursor={quote(page.next_cursor)}&" if page.next_cursor else ""
+
+    # --- single messages ------------------------------------------------------------------------
+
+    async def delete_message(self, message_id: str) -> None:
+        """Delete a message by its id, for example one that is delayed and no longer wanted. Raises MessageHeld if a
+        consumer holds it, and MessageNotFound if it has been processed.
+        """
+        path = f"{self._path}/messages/{quote(message_id, safe='')}"
+        await self._calls.request("DELETE", path, done_before=(MessageNotFound,))
+
+    async def edit_message(
+        self, message_id: str, body: Any = UNSET, *, attributes: Mapping[str, AttributeValue] | None = None
+    ) -> None:
+        """Replace the body or all attributes of a message by its id. Raises MessageHeld if a consumer holds it, and
+        MessageNotFound if it has been processed.
+        """
+        changes: dict[str, Any] = {} if body is UNSET else {"body": body}
+        if isinstance(body, bytes):
+            changes = {"bodyBase64": b64encode(body).decode()}
+        if attributes is not None:
+            changes["attributes"] = attributes
+        await self._calls.request("PATCH", f"{self._path}/messages/{quote(message_id, safe='')}", changes)
+
+    @cached_property
+    def schedules(self) -> QueueSchedules:
+        """The queue's schedules, which send messages at recurring times."""
+        return QueueSchedules(self._calls, self.name)
 
     async def redrive(
         self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]
@@ -343,8 +454,20 @@ class Queue:
         job._calls = self._calls
         return job
 
+    async def replay(self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[ReplaySettings]) -> Job:
+        """Send messages of this queue's retained history again, to `to` or to this queue. With `dry_run`, only count
+        and show them.
+        """
+        spec = replay_to_wire(to, dry_run, settings)
+        reply = await self._calls.request("POST", f"{self._path}:replay", spec, done_before=(JobConflict,))
+        if not reply.answer.body:  # the first attempt started it, and its response was lost
+            return (await self.jobs())[0]
+        job = codec.decode(Job, reply.answer)
+        job._calls = self._calls
+        return job
+
     async def jobs(self) -> list[Job]:
-        """The redrive jobs of this queue, newest first."""
+        """The jobs of this queue, newest first."""
         reply = await self._calls.request("GET", f"{self._path}/jobs")
         found = codec.decode(Jobs, reply.answer).jobs
         for job in found:

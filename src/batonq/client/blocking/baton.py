@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ssl as tls
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote, urlencode
@@ -18,16 +19,22 @@ from batonq.client.blocking.calls import Calls
 from batonq.client.blocking.http import HttpTransport
 from batonq.client.blocking.jobs import Job
 from batonq.client.blocking.message import Message, Messages
+from batonq.client.blocking.pauses import to_thread
 from batonq.client.blocking.queue import Queue
+from batonq.client.blocking.schedules import AllSchedules
+from batonq.client.blocking.topic import Topic
 from batonq.client.environment import DEFAULT_URL, Access, from_environment, trusted
+from batonq.client.models import Nack
 from batonq.client.producers import Producers
 from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retry import Retries, as_retries
 from batonq.client.specs import to_wire
+from batonq.client.topic_models import TopicInfo, TopicPage
 from batonq.client.transport import BlockingTransport
-from batonq.errors import InvalidInput, QueueExists
+from batonq.errors import InvalidInput, QueueExists, TopicExists
 
 if TYPE_CHECKING:
+    from batonq.client.payloads import Payloads
     from batonq.client.signing import Signer
 
 
@@ -40,7 +47,8 @@ class Baton:
     automatic batching. With `access_key` and `secret_key`, every request is signed. `token` is the server's admin
     token, for tools that operate the server. With it, or on a development server, `account` chooses the account. `ssl`
     replaces the system's certificates. `consumer` is the name that the server shows for this client in the list of
-    workers.
+    workers. With `payload_store`, the URL of a directory or bucket, bodies above `payload_threshold` bytes are stored
+    there, and the server gets a pointer; see the guide to large payloads.
     """
 
     def __init__(
@@ -59,6 +67,8 @@ class Baton:
         ssl: tls.SSLContext | None = None,
         consumer: str = "",
         transport: BlockingTransport | None = None,
+        payload_store: str = "",
+        payload_threshold: int | None = None,
     ) -> None:
         if url is not None:
             access = Access(url, access_key, secret_key, token, account).checked()
@@ -75,6 +85,11 @@ class Baton:
             from batonq.client import signing  # imported late: only clients that sign need it
 
             signer = signing.Signer(access.access_key, access.secret_key)
+        self._payloads: Payloads | None = None
+        if payload_store:
+            from batonq.client import payloads  # imported late: few clients have a payload store
+
+            self._payloads = payloads.Payloads(payload_store, payload_threshold)
         self.url = access.url
         self._transport = transport or HttpTransport(
             self.url, connections=connections, polls=polls, ssl=ssl, consumer=consumer
@@ -82,6 +97,7 @@ class Baton:
         self._calls = Calls(self._transport, signer, as_retries(retries), timeout, access.token, access.account)
         self._producers = Producers()
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
+        self._topics: WeakValueDictionary[str, Topic] = WeakValueDictionary()
         self._batchers: WeakSet[Batcher[Any, Any]] = WeakSet()
         self._lock = threading.Lock()
         self._closing = False
@@ -120,6 +136,53 @@ class Baton:
             yield from page.queues
             cursor = page.next_cursor or None
 
+    # --- topics ---------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """The topic with this name. No request is made, and the topic need not exist."""
+        topic = self._topics.get(name)
+        if topic is None:
+            with self._lock:  # one per topic for all threads, because it keeps the order of groups
+                topic = self._topics.setdefault(name, Topic(self, name))
+        return topic
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        exist_ok: bool = True,
+        retention: int | None = None,
+        content_based_deduplication: bool = False,
+        display_name: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Topic:
+        """Create a topic. If it already exists with the same settings, that is not an error, unless `exist_ok` is
+        False. `retention` is how many seconds a copy waits for a queue that is full or paused.
+        """
+        given = {
+            "mode": "FIFO" if fifo else None,
+            "retentionSeconds": retention,
+            "contentBasedDeduplication": content_based_deduplication or None,
+            "displayName": display_name,
+            "tags": tags,
+        }
+        spec = {"name": name, **{field: value for field, value in given.items() if value is not None}}
+        reply = self._calls.request("POST", "/v1/topics", spec)
+        if reply.answer.status == 200 and not exist_ok and not reply.doubtful:
+            raise TopicExists(f"Topic {name} already exists.")
+        return self.topic(name)
+
+    def topics(self, prefix: str = "") -> Iterator[TopicInfo]:
+        """All topics whose names start with `prefix`, sorted by name."""
+        cursor: str | None = ""
+        while cursor is not None:
+            query = {name: value for name, value in (("prefix", prefix), ("cursor", cursor)) if value}
+            reply = self._calls.request("GET", "/v1/topics" + (f"?{urlencode(query)}" if query else ""))
+            page = codec.decode(TopicPage, reply.answer)
+            yield from page.topics
+            cursor = page.next_cursor or None
+
     # --- messages of several queues -------------------------------------------------------------
 
     def receive(
@@ -145,7 +208,42 @@ class Baton:
             operation.received(received)
         for one in received:
             one._home = self.queue(one.queue)
-        return received
+        return self._with_bodies(received)
+
+    def _with_bodies(self, received: list[Message]) -> list[Message]:
+        """The messages with their bodies from the payload store. One whose body is missing or damaged is nacked. If the
+        store cannot be reached, its messages are given back, and if there are no others, its error is raised. In a FIFO
+        queue, the messages of a group behind one without a body are given back.
+        """
+        if self._payloads is None or not received:
+            return received
+        failed, problem = to_thread(self._payloads.resolve, received)
+        if not failed:
+            return received
+        lost = {one.receipt for one in failed}
+        for queue in {one.queue: one._home for one in received if one.receipt in lost}.values():
+            own = [one for one in received if one._home is queue]
+            is_fifo = any(one.group for one in own) and (queue.info()).fifo
+            why = "its body cannot be read from the payload store"
+            nacks: list[Nack] = []
+            held_up: set[str | None] = set()
+            for one in own:
+                if one.receipt in lost:
+                    nacks.append(Nack(one.receipt, reason=why, untried=problem is not None))
+                    held_up.add(one.group)
+                elif is_fifo and one.group in held_up:
+                    nacks.append(Nack(one.receipt, untried=True))
+                    lost.add(one.receipt)
+            queue.nack_many(nacks)
+        kept = [one for one in received if one.receipt not in lost]
+        if problem is not None and not kept:
+            raise problem
+        return kept
+
+    @cached_property
+    def schedules(self) -> AllSchedules:
+        """The schedules of all queues. A queue's own are in `queue.schedules`."""
+        return AllSchedules(self._calls)
 
     def job(self, job_id: str) -> Job:
         """The redrive job with this id."""
@@ -214,4 +312,4 @@ def connect(url: str | None = None, **options: Any) -> Baton:
     )
 
 
-__all__ = ["DEFAULT_URL", "Baton", "Job", "Message", "Queue", "connect"]
+__all__ = ["DEFAULT_URL", "Baton", "Job", "Message", "Queue", "Topic", "connect"]

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import quote
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
 from batonq.client import codec, telemetry
@@ -17,13 +19,26 @@ from batonq.client.batches import REQUEST_COUNT_MAX, split
 from batonq.client.blocking.batching import Batcher
 from batonq.client.blocking.jobs import Job, Jobs
 from batonq.client.blocking.message import Message, Messages
-from batonq.client.blocking.pauses import sleep
-from batonq.client.models import AttributeValue, Nack, Outgoing, Peeked, Priority, Sent, Stats
+from batonq.client.blocking.pauses import sleep, to_thread
+from batonq.client.blocking.reader import HistoryPage, Reader, Readers, RetainedMessage, start_text
+from batonq.client.blocking.schedules import QueueSchedules
+from batonq.client.models import (
+    AttributeValue,
+    Explanation,
+    Nack,
+    Outgoing,
+    Peeked,
+    Priority,
+    QueueCounters,
+    ReaderInfo,
+    Sent,
+    Stats,
+)
 from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retry import helps
-from batonq.client.specs import RedriveSettings, redrive_to_wire, to_wire
+from batonq.client.specs import RedriveSettings, ReplaySettings, redrive_to_wire, replay_to_wire, to_wire
 from batonq.client.transport import NotSent
-from batonq.errors import BatonError, JobConflict, LeaseLost, MessageGone, QueueDoesNotExist
+from batonq.errors import BatonError, JobConflict, LeaseLost, MessageGone, MessageNotFound, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from batonq.client.blocking.baton import Baton
@@ -32,11 +47,11 @@ if TYPE_CHECKING:
 class Queue:
     """One queue of a Baton. `baton.queue(name)` creates it without a request."""
 
-    def __init__(self, baton: Baton, name: str) -> None:
+    def __init__(self, baton: Baton, name: str, path: str = "") -> None:
         self.name = name
         self._baton = baton
         self._calls = baton._calls
-        self._path = f"/v1/queues/{quote(name, safe='')}"
+        self._path = path or f"/v1/queues/{quote(name, safe='')}"  # a topic has another path
 
     def __repr__(self) -> str:
         return f"<Queue {self.name}>"
@@ -55,6 +70,7 @@ class Queue:
         dedup_key: str | None = None,
         group: str | None = None,
         delay: float | None = None,
+        deliver_at: datetime | None = None,
         ttl: float | None = None,
         priority: Priority | None = None,
         attributes: Mapping[str, AttributeValue] | None = None,
@@ -63,14 +79,18 @@ class Queue:
     ) -> Sent:
         """Send a message: any JSON value, or bytes. When this returns, the message is stored durably.
 
-        Sends of many threads at once share one request, unless `batch` is False. A retry does not create a second
-        message.
+        It becomes visible after `delay` seconds or at `deliver_at`, which needs a time zone; at most in a year. Sends
+        of many threads at once share one request, unless `batch` is False. A retry does not create a second message.
         """
         outgoing = Outgoing(body, dedup_key, group, delay, ttl, priority, attributes, max_receives)
+        outgoing.deliver_at = deliver_at
+        return self._send_one(outgoing, batch)
+
+    def _send_one(self, outgoing: Outgoing, batch: bool) -> Sent:
         with self._operation("send") as operation:
-            raw = codec.encode_message(_traced(outgoing, operation))
+            raw = self._encoded(_traced(outgoing, operation))
             if batch:
-                result: Sent | BatonError = self._sends.put(raw, len(bytes(raw)), group)
+                result: Sent | BatonError = self._sends.put(raw, len(bytes(raw)), outgoing.group)
             else:
                 (result,) = self._send_apart([raw])
             if isinstance(result, BatonError):
@@ -95,7 +115,7 @@ class Queue:
             for at, outgoing in enumerate(given):
                 results.append(_NOT_TRIED)
                 try:
-                    raws.append(codec.encode_message(_traced(outgoing, operation)))
+                    raws.append(self._encoded(_traced(outgoing, operation)))
                     places.append(at)
                 except BatonError as problem:
                     results[at] = problem
@@ -103,6 +123,14 @@ class Queue:
                 results[at] = result
             operation.sent(results)
         return results
+
+    def _encoded(self, outgoing: Outgoing) -> Raw:
+        """The message as it is sent. A large body goes to the payload store first, if the client has one."""
+        raw = codec.encode_message(outgoing)
+        payloads = self._baton._payloads
+        if payloads is None or len(bytes(raw)) <= payloads.threshold:
+            return raw
+        return codec.encode_message(to_thread(payloads.offload, outgoing))
 
     def _send_apart(
         self, raws: list[Raw], producer: tuple[str, int] | None = None, places: Sequence[int] = ()
@@ -206,7 +234,7 @@ class Queue:
             operation.received(received)
         for one in received:
             one._home = self
-        return received
+        return self._baton._with_bodies(received)
 
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
@@ -311,6 +339,30 @@ class Queue:
         reply = self._calls.request("PATCH", self._path, to_wire(settings))
         return codec.decode(QueueInfo, reply.answer)
 
+    def pause(self, what: Literal["delivery", "sends", "both"] = "delivery") -> QueueInfo:
+        """Stop deliveries, or refuse new messages, until `resume`. Long polls wait meanwhile."""
+        return self.update(paused=what)
+
+    def resume(self) -> QueueInfo:
+        """Deliver and accept all messages again. A cap on deliveries per second stays: see `pace`."""
+        changes = {"paused": None, "onlyGroup": None, "minimumPriority": None}
+        reply = self._calls.request("PATCH", self._path, changes)
+        return codec.decode(QueueInfo, reply.answer)
+
+    def pace(self, deliveries_per_second: int) -> QueueInfo:
+        """Deliver at most so many messages per second, evenly spaced; 0 removes the cap."""
+        return self.update(deliveries_per_second=deliveries_per_second)
+
+    def drain(self) -> Stats:
+        """Refuse new messages while deliveries go on. Returns what is left; ask `stats` for the progress."""
+        self.pause("sends")
+        return self.stats()
+
+    def explain(self) -> Explanation:
+        """Why the queue's messages wait, with figures and what to do."""
+        reply = self._calls.request("GET", f"{self._path}:explain")
+        return codec.decode(Explanation, reply.answer)
+
     def delete(self) -> None:
         """Delete the queue and all its messages."""
         self._calls.request("DELETE", self._path, done_before=(QueueDoesNotExist,))
@@ -324,11 +376,69 @@ class Queue:
         reply = self._calls.request("GET", f"{self._path}/stats")
         return codec.decode(Stats, reply.answer)
 
+    def counters(self) -> QueueCounters:
+        """The queue's exact counters, with the log position of each shard that they describe."""
+        reply = self._calls.request("GET", f"{self._path}/counters")
+        return codec.decode(QueueCounters, reply.answer)
+
     def peek(self, *, after: int = 0, limit: int = 10, state: str | None = None) -> list[Peeked]:
         """Messages in any state, in order of arrival, without receiving them. `after` is a sequence number."""
         query = f"after={after}&limit={limit}" + (f"&state={quote(state)}" if state else "")
         reply = self._calls.request("GET", f"{self._path}/messages?{query}")
-        return codec.decode(codec.PeekedPage, reply.answer).messages
+        found = codec.decode(codec.PeekedPage, reply.answer).messages
+        if self._baton._payloads is not None:
+            to_thread(self._baton._payloads.show, found)
+        return found
+
+    def reader(self, group: str, *, member: str | None = None) -> Reader:
+        """A member of a reader group of this queue, which must retain its history. No request is made."""
+        return Reader(self, group, member)
+
+    def readers(self) -> list[ReaderInfo]:
+        """The reader groups of this queue, by name, with how far each is behind."""
+        reply = self._calls.request("GET", f"{self._path}/readers")
+        return codec.decode(Readers, reply.answer).readers
+
+    def history(
+        self, start: str | datetime = "start", *, page_size: int = 500
+    ) -> Generator[RetainedMessage, None, None]:
+        """The retained messages of this queue from "start", a time or a position on, without a reader group.
+
+        It ends at the newest message, and changes nothing.
+        """
+        query = f"from={quote(start_text(start))}&"
+        while query:
+            reply = self._calls.request("GET", f"{self._path}/history?{query}limit={page_size}")
+            page = codec.decode(HistoryPage, reply.answer)
+            yield from page.messages
+            query = f"cursor={quote(page.next_cursor)}&" if page.next_cursor else ""
+
+    # --- single messages ------------------------------------------------------------------------
+
+    def delete_message(self, message_id: str) -> None:
+        """Delete a message by its id, for example one that is delayed and no longer wanted. Raises MessageHeld if a
+        consumer holds it, and MessageNotFound if it has been processed.
+        """
+        path = f"{self._path}/messages/{quote(message_id, safe='')}"
+        self._calls.request("DELETE", path, done_before=(MessageNotFound,))
+
+    def edit_message(
+        self, message_id: str, body: Any = UNSET, *, attributes: Mapping[str, AttributeValue] | None = None
+    ) -> None:
+        """Replace the body or all attributes of a message by its id. Raises MessageHeld if a consumer holds it, and
+        MessageNotFound if it has been processed.
+        """
+        changes: dict[str, Any] = {} if body is UNSET else {"body": body}
+        if isinstance(body, bytes):
+            changes = {"bodyBase64": b64encode(body).decode()}
+        if attributes is not None:
+            changes["attributes"] = attributes
+        self._calls.request("PATCH", f"{self._path}/messages/{quote(message_id, safe='')}", changes)
+
+    @cached_property
+    def schedules(self) -> QueueSchedules:
+        """The queue's schedules, which send messages at recurring times."""
+        return QueueSchedules(self._calls, self.name)
 
     def redrive(self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]) -> Job:
         """Move this queue's dead letters to `to`, or each to its source queue. With `dry_run`, only count and show
@@ -342,8 +452,20 @@ class Queue:
         job._calls = self._calls
         return job
 
+    def replay(self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[ReplaySettings]) -> Job:
+        """Send messages of this queue's retained history again, to `to` or to this queue. With `dry_run`, only count
+        and show them.
+        """
+        spec = replay_to_wire(to, dry_run, settings)
+        reply = self._calls.request("POST", f"{self._path}:replay", spec, done_before=(JobConflict,))
+        if not reply.answer.body:  # the first attempt started it, and its response was lost
+            return (self.jobs())[0]
+        job = codec.decode(Job, reply.answer)
+        job._calls = self._calls
+        return job
+
     def jobs(self) -> list[Job]:
-        """The redrive jobs of this queue, newest first."""
+        """The jobs of this queue, newest first."""
         reply = self._calls.request("GET", f"{self._path}/jobs")
         found = codec.decode(Jobs, reply.answer).jobs
         for job in found:

@@ -29,6 +29,7 @@ from batonq.queue_attributes import (
     FIFO,
     LABEL_LENGTH_MAX,
     OLDEST_AGE,
+    OLDEST_VISIBLE_AGE,
     PER_GROUP,
     RETRY_POLICY,
     SPREAD,
@@ -134,6 +135,8 @@ def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
             f"Invalid value for the parameter {mention(name)}. "
             f"Reason: Must be at most {TEXT_BYTES_MAX} bytes of text without control characters."
         )
+    if attribute.kind is ValueKind.TEXT and attribute.high and len(value) > attribute.high:
+        raise _refuse(attribute)
     if attribute.kind is ValueKind.JSON:
         if name in _EMPTIED_BY_AN_EMPTY_MAP and redrive_policy.parse_json(value) == {}:
             return ""
@@ -173,9 +176,10 @@ def effective(attributes: Mapping[str, str]) -> dict[str, str]:
 
 def readings(counters: Counters, now_ms: int) -> dict[str, str]:
     """The read-only attributes that come from a queue's counters."""
-    age_ms = max(0, now_ms - counters.oldest_sent_ms) if counters.oldest_sent_ms else 0
     values = {row.name: str(getattr(counters, row.counter)) for row in _COUNTED_ROWS}
-    return {**values, OLDEST_AGE: str(age_ms // SECOND_MS)}
+    for name, sent_ms in ((OLDEST_AGE, counters.oldest_sent_ms), (OLDEST_VISIBLE_AGE, counters.oldest_visible_ms)):
+        values[name] = str(max(0, now_ms - sent_ms) // SECOND_MS if sent_ms else 0)
+    return values
 
 
 def first_difference(passed: Mapping[str, str], existing: Mapping[str, str]) -> str | None:
@@ -237,7 +241,7 @@ def _policy_value(row: QueueAttribute, value: str, shards: int) -> Any:
     if row.kind is ValueKind.BOOLEAN:
         return value == "true"
     if row.kind is not ValueKind.INTEGER:
-        return value
+        return "" if value == row.unset else value
     number = int(value)
     if row.divided and number:
         return max(number // shards, 1)

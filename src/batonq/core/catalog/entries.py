@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from batonq.attribute_formats.arns import QueueName
 from batonq.attribute_formats.redrive_policy import parse_redrive_policy
 from batonq.core.catalog.attributes import effective, is_fifo, to_policy
-from batonq.core.policy import SECOND_MS, QueuePolicy
+from batonq.core.policy import MISSING_QUEUE, SECOND_MS, QueuePolicy
 from batonq.core.spread import Spread
 from batonq.queue_attributes import (
     CONTENT_DEDUPLICATION,
@@ -20,10 +20,6 @@ from batonq.queue_attributes import (
     REPLICAS,
     RETIRED,
 )
-
-# The number of a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
-# stays in its source queue and raises an alarm, until a queue with that name exists again.
-MISSING_QUEUE = 0xFFFFFFFF
 
 Record = dict[str, Any]
 

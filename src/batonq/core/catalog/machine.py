@@ -1,4 +1,5 @@
-"""The catalog: the control plane's state machine. Accounts, keys, queues and their placement, receipt keys.
+"""The catalog: the control plane's state machine. Accounts, keys, queues and their placement, receipt keys; topics
+are in topic_commands.py.
 
 Pure, like a shard: a command is decided against the state, writes records into the open frame and applies them at once.
 Time and random bytes are arguments. A command that raises has changed nothing.
@@ -10,7 +11,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from batonq.attribute_formats.access_policy import Statement, with_statement, without_statement
 from batonq.attribute_formats.arns import QueueName, queue_arn
@@ -18,7 +18,6 @@ from batonq.attribute_formats.redrive_policy import allows_source, parse_redrive
 from batonq.core.catalog import attributes as attribute_table
 from batonq.core.catalog.attributes import is_fifo
 from batonq.core.catalog.entries import (
-    MISSING_QUEUE,
     ROLES,
     WRITE,
     AccessKey,
@@ -28,11 +27,12 @@ from batonq.core.catalog.entries import (
     ReceiptKey,
     ShardEntry,
 )
-from batonq.core.catalog.names import ACCOUNT_DIGITS, check_queue_name, is_text, is_word
-from batonq.core.catalog.placement import Placement, wants_own
-from batonq.core.catalog.state import encode
-from batonq.core.policy import SECOND_MS, QueuePolicy
-from batonq.core.records import BaseFlag, Type, word0
+from batonq.core.catalog.names import ACCOUNT_DIGITS, check_account, check_queue_name, is_text, is_word
+from batonq.core.catalog.placement import wants_own
+from batonq.core.catalog.tags import TAG_VALUE_LENGTH_MAX, check_tags
+from batonq.core.catalog.topic_commands import TopicCommands
+from batonq.core.policy import MISSING_QUEUE, SECOND_MS, QueuePolicy
+from batonq.core.records import BaseFlag, Type
 from batonq.core.spread import even
 from batonq.errors import (
     DeadLetterQueueRefused,
@@ -50,6 +50,7 @@ from batonq.queue_attributes import (
     DEAD_LETTER_POLICY,
     DEAD_LETTER_SOURCES,
     FIFO,
+    RETENTION,
     RETENTION_MAX_S,
     SPREAD,
     mention,
@@ -63,9 +64,6 @@ KEY_LIFE_MAX_MS = 100 * 366 * DAY_MS
 KEYS_FORGOTTEN_MAX = 100  # at once
 RECEIPT_KEY_IDS = 1 << 16
 RECEIPT_KEYS_MAX = 1_000
-TAGS_MAX = 50
-TAG_KEY_LENGTH_MAX = 128
-TAG_VALUE_LENGTH_MAX = 256
 SOURCES_MAX = 10_000  # a change of a dead-letter queue writes one record per source queue, in one frame
 SHARDS_MAX = 1 << 15
 BASE_RECORDS_MIN = 1_000
@@ -83,12 +81,14 @@ class Rules:
     access_keys_max: int = 10_000
     replicas: int = 1  # of shards whose entry names none: the log's own number
     spread: int = 1  # default number of shards for a new standard queue, if there are that many
+    open_queues: bool = False  # every account may send to every queue: the development profile
 
 
-class Catalog(Placement):
+class Catalog(TopicCommands):
     def __init__(self, rules: Rules | None = None) -> None:
         self.rules = rules or Rules()
         super().__init__(self.rules.replicas)
+        self.open_queues = self.rules.open_queues
 
     # --- the frame, ownership, truncation ------------------------------------------------------
 
@@ -132,16 +132,6 @@ class Catalog(Placement):
             self.frame.add(Type.CATALOG_BASE | more, self.version, now, first_frame, number, 0, w6, 0)
         self._apply_base(self.version, now, data)
 
-    def _time(self, now: int) -> int:
-        return max(now, self.last_time_ms)
-
-    def _write(self, kind: str, key: str | int, value: Any, now: int) -> None:
-        version = self.version + 1
-        data = encode({"kind": kind, "key": str(key), "value": value})
-        head = word0(Type.CATALOG_SET, 0, 0, 0, int(key) if kind == "queue" else 0)
-        self.frame.add(head, version, now, 0, 0, 0, self.frame.put(data), 0)
-        self._apply_set(version, now, data)
-
     # --- reading -------------------------------------------------------------------------------
 
     def queue_by_number(self, number: int) -> QueueEntry:
@@ -162,8 +152,7 @@ class Catalog(Placement):
 
     def dead_letter_sources(self, number: int) -> list[QueueEntry]:
         """The queues that use this queue as their dead-letter queue, sorted by name."""
-        numbers = self._sources.get(self.queue_by_number(number).key, set())
-        return sorted((self.queues[source] for source in numbers), key=lambda entry: entry.name)
+        return self.sources_of(self.queue_by_number(number).key)
 
     def find_key(self, key_id: str) -> AccessKey | None:
         """The access key; None if it does not exist or is disabled."""
@@ -197,14 +186,13 @@ class Catalog(Placement):
         now = self._time(now)
         fifo = attributes.get(FIFO, "").lower() == "true"
         check_queue_name(name, fifo=fifo, any_name=any_name)
-        if not is_word(account, 64):
-            raise InvalidInput(f"{account[:64]!r} is not a valid account id: use twelve digits.")
+        check_account(account)
         key = QueueName(account, name)
         existing = self.by_name.get(key)
         if existing is not None:
             return self._same_queue(existing, attributes)
         values = attribute_table.validate(attributes, fifo=fifo, creating=True)
-        _check_tags(name, tags)
+        check_tags(f"queue {name}", tags)
         link = self._check_redrive(key, fifo, values.get(DEAD_LETTER_POLICY), chains)
         if self.deleted.get(key, 0) > now:
             raise QueueDeletedRecently
@@ -230,6 +218,7 @@ class Catalog(Placement):
         if key in self.deleted:
             self._write("deleted", f"{account}/{name}", None, now)
         self._refresh_sources(key, now)
+        self._keep_dead_letters(self.queues[number], now)
         return self.queues[number]
 
     def _same_queue(self, existing: QueueEntry, passed: Mapping[str, str]) -> QueueEntry:
@@ -294,10 +283,21 @@ class Catalog(Placement):
                 f"{self.queues[min(others)].name}."
             )
 
+    def _keep_dead_letters(self, source: QueueEntry, now: int) -> None:
+        """Give the queue's dead-letter queue the maximum retention, unless someone has chosen its retention."""
+        target = source.dead_letter_target
+        dead = None if target is None else self.by_name.get(target)
+        if dead is not None and RETENTION not in dead.attributes:
+            attributes = {**dead.attributes, RETENTION: str(RETENTION_MAX_S)}
+            self._change(replace(dead, attributes=attributes, modified_ms=now), now)
+
     def _refresh_sources(self, target: QueueName, now: int) -> None:
-        """Update the policies of the queues that dead-letter to `target`, after it was created, deleted or moved."""
+        """Update the policies of the queues that dead-letter to `target`, and the subscriptions that deliver to it,
+        after it was created, deleted or moved.
+        """
         for number in sorted(self._sources.get(target, ())):
             self._change(replace(self.queues[number], dead_letter=self._link(target)), now)
+        self._refresh_subscriptions(target, now)
 
     def _change(self, entry: QueueEntry, now: int) -> QueueEntry:
         """Write a queue's new state, if it differs. The policy's version rises only if the policy differs."""
@@ -347,6 +347,10 @@ class Catalog(Placement):
         )
         if changed.link != entry.link:
             self._refresh_sources(changed.key, now)
+        elif ACCESS_POLICY in changes:
+            self._refresh_subscriptions(changed.key, now)
+        if DEAD_LETTER_POLICY in changes:
+            self._keep_dead_letters(changed, now)
         return changed
 
     def set_tags(self, number: int, add: Mapping[str, str], remove: Iterable[str], now: int) -> QueueEntry:
@@ -354,7 +358,7 @@ class Catalog(Placement):
         entry = self.queue_by_number(number)
         gone = set(remove)
         tags = {key: value for key, value in {**entry.tags, **add}.items() if key not in gone}
-        _check_tags(entry.name, {**tags, **add})
+        check_tags(f"queue {entry.name}", {**tags, **add})
         return self._change(replace(entry, tags=tags), self._time(now))
 
     def set_permission(self, number: int, label: str, statement: Statement | None, now: int) -> QueueEntry:
@@ -442,9 +446,9 @@ class Catalog(Placement):
         *,
         name: str = "",
         role: str = WRITE,
-        expires_ms: int = 0,
+        lasts_ms: int = 0,
     ) -> AccessKey:
-        """Add an access key to an account, which is created if it does not exist. `expires_ms` 0: never."""
+        """Add an access key to an account, which is created if it does not exist. `lasts_ms` 0: it never expires."""
         now = self._time(now)
         if not is_word(key_id, 128) or not secret or not is_text(secret, 256):
             raise InvalidInput("The id of a key must be 1 to 128 letters and digits, and its secret at most 256 bytes.")
@@ -454,13 +458,15 @@ class Catalog(Placement):
             raise InvalidInput(f"The name of a key can be at most {KEY_NAME_LENGTH_MAX} printable characters long.")
         if role not in ROLES:
             raise InvalidInput(f"{role[:64]!r} is not a role of a key. Use {', '.join(ROLES)}.")
-        if expires_ms and not now < expires_ms <= now + KEY_LIFE_MAX_MS:
+        if not 0 <= lasts_ms <= KEY_LIFE_MAX_MS:
             raise InvalidInput("A key must expire in the future, at most 100 years from now.")
         if len(self.access_keys) >= self.rules.access_keys_max and not self._forget_expired_keys(now):
             raise OverLimit(f"The limit of {len(self.access_keys)} keys is reached. No more keys can be created.")
         if account not in self.accounts:
             self.put_account(account, "", now)
-        key = AccessKey(key_id, secret, account, now, name=name, role=role, expires_ms=expires_ms)
+        key = AccessKey(
+            key_id, secret, account, now, name=name, role=role, expires_ms=now + lasts_ms if lasts_ms else 0
+        )
         self._write("access_key", key_id, key.record(), now)
         return self.access_keys[key_id]
 
@@ -511,13 +517,3 @@ class Catalog(Placement):
         for old in expired:
             self._write("receipt_key", old, None, now)
         return self.receipt_keys[id]
-
-
-def _check_tags(queue: str, tags: Mapping[str, str]) -> None:
-    if len(tags) > TAGS_MAX:
-        raise InvalidInput(f"Too many tags added for queue {queue}. The maximum is {TAGS_MAX}.")
-    for key, value in tags.items():
-        if not key or not is_text(key, 4 * TAG_KEY_LENGTH_MAX) or len(key) > TAG_KEY_LENGTH_MAX:
-            raise InvalidInput(f"The key of a tag must be 1 to {TAG_KEY_LENGTH_MAX} characters long.")
-        if not is_text(value, 4 * TAG_VALUE_LENGTH_MAX) or len(value) > TAG_VALUE_LENGTH_MAX:
-            raise InvalidInput(f"The value of a tag can be at most {TAG_VALUE_LENGTH_MAX} characters long.")

@@ -32,6 +32,12 @@ def is_text(text: str, bytes_max: int) -> bool:
     return len(text.encode()) <= bytes_max
 
 
+def check_account(account: str) -> None:
+    """Raise InvalidInput unless `account` can be the id of an account."""
+    if not is_word(account, 64):
+        raise InvalidInput(f"{account[:64]!r} is not a valid account id: use twelve digits.")
+
+
 def check_queue_name(name: str, *, fifo: bool, any_name: bool = False) -> None:
     """Raise InvalidInput unless `name` is valid for a queue of this type. With `any_name` a FIFO queue needs no
     suffix.

@@ -14,7 +14,6 @@ from typing import Any
 
 from batonq.attribute_formats.arns import QueueName
 from batonq.core.catalog.entries import (
-    MISSING_QUEUE,
     AccessKey,
     Account,
     Link,
@@ -23,9 +22,19 @@ from batonq.core.catalog.entries import (
     Record,
     ShardEntry,
 )
+from batonq.core.catalog.topic_entries import SubscriptionEntry, TopicEntry, TopicTables
 from batonq.core.open_frame import OpenFrame
-from batonq.core.policy import QueuePolicy
-from batonq.core.records import PLAIN_VERSION, ROLES_VERSION, SPREAD_VERSION, BaseFlag, Type
+from batonq.core.policy import MISSING_QUEUE, QueuePolicy
+from batonq.core.records import (
+    PACING_VERSION,
+    PLAIN_VERSION,
+    ROLES_VERSION,
+    SPREAD_VERSION,
+    TOPICS_VERSION,
+    BaseFlag,
+    Type,
+    word0,
+)
 from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
@@ -46,7 +55,8 @@ class CatalogState:
         self.format = PLAIN_VERSION  # format version of the frames that are written, see records.py
         self.last_time_ms = 0
         self.before_base = False  # the log's front was dropped, and its Base has not been read yet
-        self.changed: dict[int, frozenset[int]] = {}  # queue with a changed or removed policy → its shards
+        self.changed: dict[int, frozenset[int]] = {}  # queue or topic with a changed or removed policy → its shards
+        self.changed_subscriptions: dict[int, set[int]] = {}  # topic → its subscriptions that changed or were removed
         self.records_since_base = 0
         self._base_parts: list[bytes] = []  # the parts read so far of a Base
         self._clear()
@@ -68,6 +78,22 @@ class CatalogState:
         self._loads: dict[int, int] = {}  # shard → number of its queues
         self.growing: set[int] = set()  # queues with an unfinished growth
         self._taken: dict[int, int] = {}  # shard → number of queues that it is dedicated to
+        self.tables = TopicTables()
+
+    def _time(self, now: int) -> int:
+        return max(now, self.last_time_ms)
+
+    def _write(self, kind: str, key: str | int, value: Any, now: int) -> None:
+        version = self.version + 1
+        data = encode({"kind": kind, "key": str(key), "value": value})
+        head = word0(Type.CATALOG_SET, 0, 0, 0, int(key) if kind in ("queue", "topic") else 0)
+        self.frame.add(head, version, now, 0, 0, 0, self.frame.put(data), 0)
+        self._apply_set(version, now, data)
+
+    def sources_of(self, queue: QueueName) -> list[QueueEntry]:
+        """The queues that use this queue as their dead-letter queue, sorted by name."""
+        numbers = self._sources.get(queue, ())
+        return sorted((self.queues[number] for number in numbers), key=lambda entry: entry.name)
 
     # --- applying frames -----------------------------------------------------------------------
 
@@ -156,6 +182,11 @@ class CatalogState:
             self._loads.setdefault(int(key), 0)
             if value is not None and value.get("replicas"):
                 self._use_format(SPREAD_VERSION)
+        elif kind == "topic":
+            self._set_topic(int(key), None if value is None else TopicEntry.from_record(int(key), value))
+        elif kind == "subscription":
+            entry_of = SubscriptionEntry.from_record
+            self._set_subscription(int(key), None if value is None else entry_of(int(key), value))
         else:
             raise LogCorrupt(f"unknown kind {kind!r} of catalog record: use a newer release")
 
@@ -182,10 +213,39 @@ class CatalogState:
             concerned = {*(old.shards if old else ()), *(entry.shards if entry else ())}
             self.changed[number] = self.changed.get(number, frozenset()) | concerned
 
+    def _set_topic(self, number: int, entry: TopicEntry | None) -> None:
+        self._use_format(TOPICS_VERSION)
+        old = self.tables.set_topic(number, entry)
+        self.next_queue = max(self.next_queue, number + 1)
+        if old is not None:
+            self._loads[old.shard] -= 1
+        if entry is not None:
+            self._loads[entry.shard] = self._loads.get(entry.shard, 0) + 1
+        if entry is None or old is None or entry.policy != old.policy:
+            concerned = {each.shard for each in (old, entry) if each is not None}
+            self.changed[number] = self.changed.get(number, frozenset()) | concerned
+
+    def _set_subscription(self, number: int, entry: SubscriptionEntry | None) -> None:
+        self._use_format(TOPICS_VERSION)
+        old = self.tables.set_subscription(number, entry)
+        if old is not None and entry is not None and old.policy == entry.policy:
+            return
+        for each in (old, entry):
+            topic = self.tables.topics.get(each.topic) if each is not None else None
+            if topic is not None:
+                self.changed[topic.number] = self.changed.get(topic.number, frozenset()) | {topic.shard}
+                self.changed_subscriptions.setdefault(topic.number, set()).add(number)
+
+    def placed(self, number: int) -> QueueEntry | TopicEntry | None:
+        """The queue or the topic of this number; None if there is none."""
+        return self.queues.get(number) or self.tables.topics.get(number)
+
     def _index(self, entry: QueueEntry) -> None:
         self.queues[entry.number] = entry
         if entry.needs_new_format:
             self._use_format(SPREAD_VERSION)
+        if entry.policy.is_restricted:
+            self._use_format(PACING_VERSION)
         if entry.before:
             self.growing.add(entry.number)
         self.by_name[entry.key] = entry
@@ -236,6 +296,7 @@ class CatalogState:
                 "receipt_keys": {str(key): entry.record() for key, entry in self.receipt_keys.items()},
                 "shards": {str(key): entry.record() for key, entry in self.shards.items()},
                 "settings": {},  # always empty; earlier releases wrote it, and a Base must equal theirs
+                **self.tables.facts(),
             }
         )
 
@@ -257,8 +318,10 @@ class CatalogState:
             ("receipt_key", "receipt_keys"),
             ("shard", "shards"),
             ("queue", "queues"),
+            ("topic", "topics"),
+            ("subscription", "subscriptions"),
         ):
-            for key, value in base[name].items():
+            for key, value in base.get(name, {}).items():
                 self._set(kind, key, value, 0)
         self.deleted = {QueueName(*key.split("/", 1)): until for key, until in base["deleted"].items()}
         self.version = base["version"]
@@ -266,12 +329,14 @@ class CatalogState:
         self.last_time_ms = max(self.last_time_ms, base["last_time_ms"])
         self.next_queue = base["next_queue"]
         self.next_receipt_key = base["next_receipt_key"]
+        self.tables.next_subscription = base.get("next_subscription", 1)
 
     # --- policies of a shard -------------------------------------------------------------------
 
     def policies_for_shard(self, shard: int) -> dict[int, QueuePolicy]:
-        """The policy of every queue that is placed on the shard, by queue number."""
-        return {entry.number: entry.policy for entry in self.queues.values() if shard in entry.shards}
+        """The policy of every queue and topic that is placed on the shard, by its number."""
+        queues = {entry.number: entry.policy for entry in self.queues.values() if shard in entry.shards}
+        return queues | {entry.number: entry.policy for entry in self.tables.topics.values() if shard == entry.shard}
 
     def validate(self) -> None:
         """Assert every invariant."""
@@ -304,6 +369,15 @@ class CatalogState:
             if target is not None:
                 assert target != entry.key and target.account == entry.account
                 sources.setdefault(target, set()).add(entry.number)
+        for topic in self.tables.topics.values():
+            assert topic.shard in self.shards and topic.number < self.next_queue and topic.number not in self.queues
+            assert 0 < topic.policy_version <= self.version
+            loads[topic.shard] += 1
+        for subscription in self.tables.subscriptions.values():
+            links = (subscription.link, subscription.dead_letter_link)
+            names = (subscription.queue, subscription.dead_letter)
+            assert links == tuple(map(self._link, names)), "a subscription points to its queues as they are now"
+        self.tables.validate()
         assert self._loads == loads
         assert self._taken == taken
         assert self.growing == {entry.number for entry in self.queues.values() if entry.before}

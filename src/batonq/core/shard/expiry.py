@@ -23,6 +23,7 @@ class Expiry:
         self.columns = messages.columns
         self.queues = messages.queues
         self.timers = messages.timers
+        self.topics = messages.topics
         self.returns = returns
 
     def begin(self, now: int) -> int:
@@ -34,6 +35,7 @@ class Expiry:
             or now >= self.timers.delays.due
             or now >= self.timers.expiries.due * 1000
             or self.timers.doomed_due
+            or self.topics.unlocked
         ):
             self.advance(now)
         else:
@@ -63,12 +65,18 @@ class Expiry:
             self._end_messages(now, bytes_end)
         if self.timers.doomed_due and self.frame.size < bytes_end:
             self.returns.retry_refused(now, bytes_end)
+        if self.messages.paced:
+            self.messages.wake_paced(now)
+        if self.topics.unlocked and self.frame.size < bytes_end:
+            self.returns.fanout.advance(now, bytes_end)
 
     def next_due(self) -> int | None:
         """When `advance` has something to do: never too late, sometimes too early. None if nothing will be due."""
-        if self.timers.doomed_due:
+        if self.timers.doomed_due or self.topics.unlocked:
             return self.journal.last_time_ms
         due = min(self.timers.leases.due, self.timers.delays.due, self.timers.expiries.due * 1000)
+        if self.messages.paced:
+            due = min(due, *self.messages.paced.values())
         return due if due < NEVER else None
 
     def _end_leases(self, now: int, bytes_end: int) -> None:
@@ -91,7 +99,9 @@ class Expiry:
                         self.timers.arm_lease(left)
                     return
                 if columns.state[slot] == _IN_FLIGHT and columns.until[slot] <= now:
-                    self.returns.end_lease(slot, now, now, Reason.EXPIRED)
+                    queue = self.queues[columns.queue[slot]]
+                    delay_ms = self.returns.retry_delay(queue, slot) if queue.policy.retry_expired else 0
+                    self.returns.end_lease(slot, now, now + delay_ms, Reason.EXPIRED)
 
     def _end_messages(self, now: int, bytes_end: int) -> None:
         columns = self.columns

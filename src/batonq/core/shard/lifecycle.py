@@ -30,7 +30,7 @@ from batonq.errors import BatonError, LeaseLost, MessageGone
 # (state, record) → the states that may follow
 TRANSITIONS: dict[tuple[State, Type], tuple[State, ...]] = {
     (State.FREE, Type.SENT): (State.DELAYED, State.VISIBLE),
-    (State.FREE, Type.ARRIVED): (State.VISIBLE,),
+    (State.FREE, Type.ARRIVED): (State.VISIBLE, State.DELAYED),
     (State.VISIBLE, Type.LEASED): (State.IN_FLIGHT,),
     (State.IN_FLIGHT, Type.EXTENDED): (State.IN_FLIGHT,),
     (State.IN_FLIGHT, Type.RETURNED): (State.VISIBLE, State.DELAYED, State.DEAD),

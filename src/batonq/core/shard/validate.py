@@ -2,22 +2,26 @@
 
 The main invariants: a message has at most one holder, and only while it is IN_FLIGHT; only VISIBLE messages can be
 leased; a running lease has a timer, so the message returns; a deduplication key names one message; an OWED message is
-on exactly one channel; epochs only rise. The others check that every index agrees with the columns.
+on exactly one channel; epochs only rise; a message that entered a queue was deleted, expired, was moved, or is there.
+The others check that every index agrees with the columns.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+from batonq.core.policy import PAUSES_SENDS
 from batonq.core.records import Reason, State
 from batonq.core.shard.commands.numbered_sends import NumberedSends
 from batonq.core.shard.commands.remembered_requests import RememberedRequests
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.delivery_gate import gate_of
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.lines import NO_RING
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.shard.state.schedule_book import ScheduleBook
 from batonq.core.shard.state.timers import EXPIRY_RETRY_S
 
 
@@ -29,6 +33,7 @@ class Validation:
         jobs: JobBook,
         numbered: NumberedSends,
         requests: RememberedRequests,
+        schedules: ScheduleBook,
     ) -> None:
         self.journal = messages.journal
         self.messages = messages
@@ -42,6 +47,7 @@ class Validation:
         self.jobs = jobs
         self.numbered = numbered
         self.requests = requests
+        self.schedules = schedules
 
     def validate(self) -> None:
         columns = self.columns
@@ -59,7 +65,10 @@ class Validation:
         for number, slots in by_queue.items():
             self._validate_queue(self.queues[number], slots)
         self._validate_transfers(live)
+        self.messages.stored.validate({*live})
+        self._validate_topics(live)
         self.jobs.validate()
+        self.schedules.validate(number for number, queue in self.queues.items() if not queue.closed)
         self.dedup.table.validate()
         self.requests.table.validate()
         self.numbered.producers.validate(self.journal.next_sequence)
@@ -76,6 +85,9 @@ class Validation:
         by_queue = {
             "filled": self.messages.filled,
             "woken": self.messages.woken,
+            "paced": self.messages.paced.keys(),
+            "busy_groups": self.messages.busy_groups.keys(),
+            "retaining": self.messages.retaining.keys(),
             "attempts": {queue for queue, _ in self.attempts.by_key},
             "redriving": self.transfers.redriving.keys(),
             "lines": {lines.queue[line] for line in open_lines},
@@ -109,7 +121,7 @@ class Validation:
         if state is State.DELAYED:
             due = self.timers.delays.next_due()
             waits = slot in self.timers.doomed_due or (due is not None and due <= columns.until[slot])
-            assert waits, "a delay has no timer"
+            assert waits or (queue.closed and queue.policy.topic), "a delay has no timer"
         assert (slot in self.transfers.owed_to) == (state is State.OWED), (
             "an OWED message is on no channel, or another one is"
         )
@@ -120,6 +132,11 @@ class Validation:
         counted = (queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead)
         kinds = (State.VISIBLE, State.IN_FLIGHT, State.DELAYED, State.OWED, State.DEAD)
         assert counted == tuple(states[kind] for kind in kinds), "a queue's counters are not its messages'"
+        assert (queue.gate is None) == (gate_of(queue.policy) is None), "a queue's gate is not its policy's"
+        assert queue.sends_paused == (queue.policy.paused in PAUSES_SENDS), "a queue's pause is not its policy's"
+        exact = queue.exact(0, queue.counters(0, 0))
+        assert exact.entered == exact.accounted, "messages that entered a queue are unaccounted for"
+        assert 0 <= queue.expired_moved <= queue.dead_lettered <= queue.moved, "a queue's moves are miscounted"
         assert queue.bytes == sum(columns.extent[slot] >> 32 for slot in slots), "a queue's bytes are not its messages'"
         order = []
         slot, before = queue.head, NIL
@@ -132,6 +149,15 @@ class Validation:
         assert arrival == sorted(arrival), "messages are not in order of arrival"
         assert queue.ready.in_flight_total == queue.in_flight, "leases are miscounted"
         queue.ready.validate()
+        assert self.messages.retaining.get(queue.number) is queue.retained, "retained history is not found"
+        assert (queue.retained is not None) == bool(queue.policy.retain_ms and not queue.closed), (
+            "a queue retains what it should not, or does not what it should"
+        )
+        if queue.retained is not None:
+            queue.retained.validate()
+        for group, reader in (queue.readers or {}).items():
+            assert reader.group == group and not queue.closed, "a reader group is found by another name or queue"
+            reader.validate()
         self._validate_lines(queue, slots)
 
     def _validate_lines(self, queue: QueueState, slots: list[int]) -> None:
@@ -175,6 +201,20 @@ class Validation:
                     if line == head:
                         break
         return reached
+
+    def _validate_topics(self, live: list[int]) -> None:
+        """The messages of a topic are copies that wait, and nothing else is."""
+        columns, fanned = self.columns, self.messages.fanned
+        self.messages.topics.validate(number for number, queue in self.queues.items() if queue.policy.topic)
+        waiting = [slot for slot in live if self.queues[columns.queue[slot]].policy.topic]
+        assert sorted(fanned) == waiting, (
+            "a copy of a published message has no subscription, or another message has one"
+        )
+        for slot in waiting:
+            queue, state = self.queues[columns.queue[slot]], columns.state[slot]
+            retried = state == State.DELAYED and columns.doomed[slot] == Reason.FANOUT
+            behind = state == State.VISIBLE and queue.fifo
+            assert state == State.OWED or retried or behind, "a copy of a published message waits for nothing"
 
     def _validate_transfers(self, live: list[int]) -> None:
         columns = self.columns

@@ -170,7 +170,7 @@ class AlarmDesk:
                     continue
                 read.add(id)
                 counters = reading.counters
-                if counters.oldest_sent_ms or counters.visible or counters.dead:
+                if counters.oldest_sent_ms or counters.visible or counters.dead or reading.paused:
                     rules.add_queue(_queue_facts(overview, reading, id))
                 else:
                     rules.add_empty_queue(id, counters.received, reading.waiters)
@@ -243,6 +243,16 @@ def _evaluated(part: Part) -> int:
     return part.evaluated_ms
 
 
+def _age_ms(overview: Overview, reading: QueueReading) -> int:
+    """The age of the queue's oldest message. A delayed message is not late, however long ago it was sent: if there is
+    one, or if a message is older than any message without a delay can be, visible messages count.
+    """
+    age_ms = overview.age_ms(reading)
+    if reading.counters.delayed or age_ms > reading.retention_seconds * 1000:
+        return overview.visible_age_ms(reading)
+    return age_ms
+
+
 def _queue_facts(overview: Overview, reading: QueueReading, id: str) -> QueueFacts:
     counters = reading.counters
     return QueueFacts(
@@ -253,7 +263,7 @@ def _queue_facts(overview: Overview, reading: QueueReading, id: str) -> QueueFac
         in_flight=counters.in_flight,
         delayed=counters.delayed,
         dead=counters.dead,
-        age_ms=overview.age_ms(reading),
+        age_ms=_age_ms(overview, reading),
         received=counters.received,
         waiting=reading.waiters,
         dead_letters=reading.dead_letters,
@@ -263,4 +273,5 @@ def _queue_facts(overview: Overview, reading: QueueReading, id: str) -> QueueFac
         severity=reading.severity,
         expires_to_dead_letter=reading.expiry_to_dead_letter,
         returned=counters.returned,
+        paused=reading.paused,
     )

@@ -123,10 +123,33 @@ _ROWS = (
         about="queue",
     ),
     AlarmKind(
+        "paused",
+        WARNING,
+        "The queue's delivery or its sends have been paused for an hour.",
+        "Resume the queue (`baton queue resume {queue}`), or acknowledge the alarm if it is meant to stay paused.",
+        raise_after_s=3_600,
+        clear_after_s=10,
+        about="queue",
+    ),
+    AlarmKind(
         "dead-letter-refused",
         WARNING,
         "A dead-letter queue refuses dead letters: it is full, was deleted, or is of another type.",
         "Mend the dead-letter queue of {queue}: create it again, raise its limits, or choose another one.",
+        about="queue",
+    ),
+    AlarmKind(
+        "copies-dropped",
+        WARNING,
+        "A topic drops messages because a subscribed queue was deleted or is of another type.",
+        "Create the queue again, remove the subscription from topic {queue}, or give it a dead-letter queue.",
+        about="queue",
+    ),
+    AlarmKind(
+        "schedule-waiting",
+        WARNING,
+        "A schedule that is due cannot fire for a minute or longer: its queue is full, or its time zone is unknown.",
+        "See why it waits (`baton schedule list`). Consume {queue}, raise its limits, or change the schedule.",
         about="queue",
     ),
     AlarmKind(
@@ -135,6 +158,12 @@ _ROWS = (
         "The body of a stored message cannot be read.",
         "Check the disk, then verify the log (`baton log verify`). Restore a backup if the log is damaged.",
         about="queue",
+    ),
+    AlarmKind(
+        "payload-store",
+        CRITICAL,
+        "The payload store, which has the bodies of large messages, cannot be read or written.",
+        "Check that the store is reachable, has room, and that the server's credentials for it are valid.",
     ),
     # --- shards
     AlarmKind(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+from batonq.core.policy import PAUSES_DELIVERY
 from batonq.node.alarms.book import Alarm, alarm_id
 from batonq.node.alarms.failing import Failed, FailedReceives
 from batonq.node.alarms.kinds import KINDS, label_of, severity_of
@@ -67,6 +68,7 @@ class QueueFacts(NamedTuple):
     severity: str = ""  # the queue's attribute
     expires_to_dead_letter: bool = False
     returned: int = 0  # in total
+    paused: str = ""  # delivery, sends or both
 
 
 class ShardFacts(NamedTuple):
@@ -264,13 +266,15 @@ class Rules:
                 0,
                 queue,
             )
+        if queue.paused:
+            yield Condition("paused", queue.id, 1, 1, lambda: _paused(queue), 1, 0, queue)
         if queue.sla_ms and queue.age_ms > queue.sla_ms * SLA_OVER[0]:
             yield _sla(queue)
         if queue.retention_ms and queue.age_ms > queue.retention_ms * RETENTION_OVER[0]:
             yield _retention(queue)
         if queue.visible:
             yield from self._depth(queue, usual)
-            if not present and not queue.dead_letters:
+            if not present and not queue.dead_letters and queue.paused not in PAUSES_DELIVERY:
                 yield self._no_consumer(queue, seen_ms)
 
     def _consumer(self, id: str, received: int, attended: bool) -> tuple[bool, int]:
@@ -348,6 +352,12 @@ class Rules:
 
 def _waiting(queue: QueueFacts) -> str:
     return f"{plural(queue.visible, 'message')} {'waits' if queue.visible == 1 else 'wait'} in {queue.name}"
+
+
+def _paused(queue: QueueFacts) -> str:
+    what = {"delivery": "Delivery of", "sends": "Sends to", "both": "Delivery of and sends to"}[queue.paused]
+    verb = "are" if queue.paused != "delivery" else "is"
+    return f"{what} {queue.name} {verb} paused; {_waiting(queue)}."
 
 
 def _failing(queue: QueueFacts, failed: Failed) -> Condition:

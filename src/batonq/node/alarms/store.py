@@ -15,6 +15,7 @@ from batonq.node import events
 from batonq.node.alarms.book import Saved
 from batonq.node.alarms.kinds import KINDS, SEVERITIES
 from batonq.node.tasks import off_the_loop
+from batonq.whole_file import replace_file
 
 FILE_BYTES_MAX = 16 << 20
 _decoder = msgspec.json.Decoder(Saved)
@@ -51,14 +52,8 @@ class AlarmStore:
             await off_the_loop(partial(self._write, data))
 
     def _write(self, data: bytes) -> None:
-        new = f"{self.path}.new"
         try:
-            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(new, self.path)
+            replace_file(self.path, data, sync=True)
         except OSError as problem:
             events.warning("alarms_not_saved", f"{self.path} cannot be written: {problem.strerror}")
 

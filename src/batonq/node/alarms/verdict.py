@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from batonq.core.policy import PAUSES_DELIVERY
 from batonq.node.alarms.book import Alarm
 from batonq.node.alarms.kinds import CRITICAL, INFO, WARNING
 from batonq.node.clock import duration
@@ -86,6 +87,8 @@ def _problems_of_queues(overview: Overview) -> Iterator[tuple[Kinds, str, Proble
 def _queue_problems(overview: Overview, queue: QueueReading) -> Iterator[tuple[Kinds, Problem]]:
     """What is wrong with a queue now, with the kinds of alarms that it becomes when it lasts."""
     counters, name, account = queue.counters, queue.name, queue.account
+    if queue.paused:
+        yield ("paused",), Problem(WARNING, _paused(queue), name, account)
     if queue.sla_seconds:
         late_ms = overview.age_ms(queue) - queue.sla_seconds * 1000
         if late_ms > 0:
@@ -98,10 +101,17 @@ def _queue_problems(overview: Overview, queue: QueueReading) -> Iterator[tuple[K
     if counters.dead:
         text = f"{name} has {plural(counters.dead, 'dead message')}"
         yield ("dead-messages",), Problem(WARNING, text, name, account)
-    attended = queue.waiters or counters.in_flight or queue.rates.received
+    attended = queue.waiters or counters.in_flight or queue.rates.received or queue.paused in PAUSES_DELIVERY
     if counters.visible and not attended and overview.visible_age_ms(queue) > UNATTENDED_MS:
         text = f"{name} has {plural(counters.visible, 'waiting message')} and no consumer"
         yield ("no-consumer", "consumer-gone"), Problem(WARNING, text, name, account)
+
+
+def _paused(queue: QueueReading) -> str:
+    waiting = plural(queue.counters.visible, "message")
+    if queue.paused == "sends":
+        return f"sends to {queue.name} are paused, with {waiting} left"
+    return f"{queue.name} is paused{' for sends too' if queue.paused == 'both' else ''}, with {waiting} waiting"
 
 
 def _sentence(overview: Overview, problems: list[Problem], acknowledged: int) -> str:

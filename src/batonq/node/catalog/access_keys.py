@@ -25,16 +25,16 @@ async def create_key(
     own_account: str,
     name: str = "",
     role: str = WRITE,
-    expires_ms: int = 0,
+    lasts_ms: int = 0,
 ) -> AccessKey:
-    """Create a key with a random id and secret. `own_account` is the server's; `expires_ms` 0: never."""
+    """Create a key with a random id and secret. `own_account` is the server's; `lasts_ms` 0: it never expires."""
     if role == ADMIN and account != own_account:
         raise InvalidInput(
             f"Role {ADMIN} is only for keys of the server's own account, {own_account}, because it allows changes of "
             f"the server itself. Use role {WRITE} for a key of account {account[:64]}."
         )
     key_id, secret = make_key(random_bytes)
-    given: dict[str, Any] = {"name": name, "role": "" if role == WRITE else role, "expires_ms": expires_ms}
+    given: dict[str, Any] = {"name": name, "role": "" if role == WRITE else role, "lasts_ms": lasts_ms}
     # Only what differs from the defaults: in a cluster, older nodes do not know these arguments.
     more = {argument: value for argument, value in given.items() if value}
     return await catalog.change(Catalog.put_key, key_id, secret, account, **more)

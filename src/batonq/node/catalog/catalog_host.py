@@ -8,7 +8,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
+from batonq.core.catalog.topic_entries import TopicEntry
 from batonq.core.limits import ROLL_ROWS
+from batonq.core.topics.subscription import Subscription
 from batonq.errors import BatonError, LogCorrupt, Unavailable
 from batonq.log.cancellation import end
 from batonq.log.interface import Log
@@ -20,10 +22,28 @@ T = TypeVar("T")
 
 
 class Changes(NamedTuple):
-    """The changes of one catalog frame: the queues after it (None: deleted), and the shards concerned."""
+    """The changes of one catalog frame: the queues and topics after it (None: deleted) with the shards concerned, and
+    the subscriptions of each topic (None: removed).
+    """
 
     version: int
-    queues: dict[int, tuple[QueueEntry | None, frozenset[int]]]
+    queues: dict[int, tuple[QueueEntry | TopicEntry | None, frozenset[int]]]
+    subscriptions: dict[int, dict[int, Subscription | None]]
+
+
+def take_changes(catalog: Catalog) -> Changes:
+    """What has changed in the catalog since the last call."""
+    changed, catalog.changed = catalog.changed, {}
+    subscribed, catalog.changed_subscriptions = catalog.changed_subscriptions, {}
+    entries = catalog.tables.subscriptions
+    return Changes(
+        catalog.version,
+        {number: (catalog.placed(number), shards) for number, shards in changed.items()},
+        {
+            topic: {number: entries[number].policy if number in entries else None for number in sorted(numbers)}
+            for topic, numbers in subscribed.items()
+        },
+    )
 
 
 class Changed(NamedTuple, Generic[T]):
@@ -144,6 +164,7 @@ class CatalogHost:
     async def _serve(self, catalog: Catalog, log: Log) -> None:
         # Drop what was read from the log: shards learn of it when they are opened, and by `on_open`.
         catalog.changed.clear()
+        catalog.changed_subscriptions.clear()
         commit = GroupCommit(
             loop=self._loop,
             machine=catalog,
@@ -218,9 +239,7 @@ class CatalogHost:
         """
         if catalog.frame.finished:
             return  # a part of a Base goes first; the changes in the open frame are told with that frame
-        changed, catalog.changed = catalog.changed, {}
-        queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
-        self._sealed = Changes(catalog.version, queues)
+        self._sealed = take_changes(catalog)
 
     def _committed(self) -> None:
         sealed, self._sealed = self._sealed, None

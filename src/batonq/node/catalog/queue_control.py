@@ -14,12 +14,15 @@ from typing import Any, TypeVar
 from batonq.attribute_formats.arns import QueueName
 from batonq.core.catalog.entries import AccessKey, QueueEntry
 from batonq.core.catalog.machine import Catalog
+from batonq.core.catalog.queue_warnings import queue_warnings
+from batonq.core.catalog.topic_entries import TopicEntry
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.cancellation import heard
 from batonq.node import events
 from batonq.node.catalog.access_keys import list_keys
 from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
+from batonq.node.catalog.subscriptions import Missed, missed_subscriptions, tell_missed, tell_subscription
 from batonq.node.routing.ports import ShardPort
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
@@ -72,6 +75,10 @@ class Control:
     def dead_letter_sources(self, queue: Queue) -> list[Queue]:
         return self._catalog.current().dead_letter_sources(queue.number)
 
+    def warnings(self, queue: Queue) -> list[str]:
+        """Settings of the queue that lose good messages or hide dead letters, one sentence each."""
+        return queue_warnings(self._catalog.current(), queue)
+
     def find_key(self, access_key: str) -> AccessKey | None:
         """An access key; None if it does not exist or is disabled. It may have expired."""
         self._catalog.check_heard()
@@ -117,6 +124,7 @@ class Control:
             )
             entry = changed.result
             await self._reach_all(entry, changed.version)
+            self._warn(entry)
             return entry
 
         return await self._uncancelled(create())
@@ -127,8 +135,13 @@ class Control:
         async def change() -> None:
             changed = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
             await self._reach_all(changed.result, changed.version)
+            self._warn(changed.result)
 
         await self._uncancelled(change())
+
+    def _warn(self, queue: Queue) -> None:
+        for text in self.warnings(queue):
+            events.warning("queue_settings", text, queue=queue.name)
 
     async def set_tags(self, queue: Queue, add: Mapping[str, str], remove: Sequence[str]) -> None:
         await self._catalog.change(Catalog.set_tags, queue.number, add, remove)
@@ -178,8 +191,8 @@ class Control:
         """The current state of the queue: it may have grown since it was looked up."""
         return self.queue_by_number(queue.number) or queue
 
-    async def _reach_all(self, queue: Queue, version: int) -> None:
-        """Wait until the queue's shards know its current state.
+    async def _reach_all(self, queue: Queue | TopicEntry, version: int) -> None:
+        """Wait until the shards of the queue or topic know its current state.
 
         Of several shards, one that no node serves is not waited for: it is told when it is opened.
         """
@@ -211,7 +224,10 @@ class Control:
                 if shard in self._ahead or shard >= len(self._shards) or not self._shards[shard].serving:
                     continue  # the shard is told later, or when it is opened
                 try:
-                    self._tell(self._shards[shard].host(), number, entry, changes.version)
+                    host = self._shards[shard].host()
+                    self._tell(host, number, entry, changes.version)
+                    for subscription, policy in changes.subscriptions.get(number, {}).items():
+                        tell_subscription(host, number, subscription, policy, changes.version)
                 except BatonError:
                     self._tell_again_later(shard)
 
@@ -227,8 +243,8 @@ class Control:
             self._loop.call_later(TELL_AGAIN_S, self._tell_again, shard)
 
     @staticmethod
-    def _tell(host: ShardHost, number: int, entry: Queue | None, version: int) -> None:
-        """Update one queue on one shard to the catalog's state at that version."""
+    def _tell(host: ShardHost, number: int, entry: Queue | TopicEntry | None, version: int) -> None:
+        """Update one queue or topic on one shard to the catalog's state at that version."""
         held = host.shard.queues.get(number)
         if entry is not None and host.shard.number in entry.shards:
             if held is None or held.policy.version < entry.policy_version:
@@ -248,13 +264,17 @@ class Control:
             if point is not None:
                 await point
             catalog = self._catalog.current()
-            self._tell(host, queue, catalog.queues.get(queue), catalog.version)
+            self._tell(host, queue, catalog.placed(queue), catalog.version)
+            tell_missed(host, missed_subscriptions(host, catalog, queue), catalog.version)
         await committed(host)
 
     def _is_behind(self, host: ShardHost, queue: int, version: int) -> bool:
         """Whether a shard has not applied what it was told up to this version."""
-        held, entry = host.shard.queues.get(queue), self.queue_by_number(queue)
-        return held is None or (entry is not None and held.policy.version < entry.policy_version <= version)
+        held, catalog = host.shard.queues.get(queue), self._catalog.current()
+        entry = catalog.placed(queue)
+        if held is None or (entry is not None and held.policy.version < entry.policy_version <= version):
+            return True
+        return held.policy.topic and bool(missed_subscriptions(host, catalog, queue))
 
     def reconcile(self, keeper: ShardKeeper) -> None:
         """Tell a shard that was opened what it missed. These changes are committed with the shard's next frame.
@@ -270,22 +290,28 @@ class Control:
             self._ahead.add(keeper.number)  # the shard knows more than this node's catalog: it is told later
             return
         to_set, to_close = self._catalog.current().reconcile(keeper.number, held)
+        missed = missed_subscriptions(host, self._catalog.current())
         point = self._catalog.point()
         if point is None:
-            self._tell_missed(host, held, to_set, to_close)
+            self._tell_missed(host, held, to_set, to_close, missed)
             return
 
         async def tell_when_committed() -> None:
             await point
             if host.serving:
-                self._tell_missed(host, held, to_set, to_close)
+                self._tell_missed(host, held, to_set, to_close, missed)
 
         task = self._loop.create_task(tell_when_committed())
         self._control.add(task)
         task.add_done_callback(self._told)
 
     def _tell_missed(
-        self, host: ShardHost, held: Mapping[int, int], to_set: Sequence[QueuePolicy], to_close: Sequence[int]
+        self,
+        host: ShardHost,
+        held: Mapping[int, int],
+        to_set: Sequence[QueuePolicy],
+        to_close: Sequence[int],
+        missed: Sequence[Missed],
     ) -> None:
         """Tell a shard what it missed since these versions, unless it has been told something newer."""
         catalog = self._catalog.current()
@@ -294,11 +320,12 @@ class Control:
             for policy in to_set:
                 state = states.get(policy.queue)
                 version = state.policy.version if state is not None and not state.closed else None
-                if policy.queue in catalog.queues and version == held.get(policy.queue):
+                if catalog.placed(policy.queue) is not None and version == held.get(policy.queue):
                     host.set_policy(policy)
             for number in to_close:
-                if number not in catalog.queues and number in states and not states[number].closed:
+                if catalog.placed(number) is None and number in states and not states[number].closed:
                     host.close_queue(number, catalog.version)
+            tell_missed(host, missed, catalog.version)
         except BatonError:
             self._tell_again_later(host.shard.number)
         host.commit.kick()

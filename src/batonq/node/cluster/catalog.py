@@ -14,19 +14,20 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from batonq.core.catalog.machine import Catalog, Rules
-from batonq.core.records import ROLES_VERSION, SPREAD_VERSION
+from batonq.core.records import PACING_VERSION, RETAINING_VERSION, ROLES_VERSION, SPREAD_VERSION
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.interface import Log, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.replicated_log import MirroredLog
 from batonq.node import events
-from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
+from batonq.node.catalog.catalog_host import CatalogHost, Changed, take_changes
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.context import NodeContext
 from batonq.node.shard_host.keeper import KeeperState
 from batonq.node.shard_host.recovery import Recovery
+from batonq.queue_attributes import RESTRICTIONS, RETAIN
 
 T = TypeVar("T")
 REACH_S = 10.0  # how long a replica may take to reach a version
@@ -37,6 +38,8 @@ CUT_OFF_S = 10.0  # after this long without an answer from the owner, signed req
 _Told = tuple[Callable[[Any], Any], Callable[[Catalog, Any], Any]]
 _NOTHING: _Told = (lambda result: None, lambda catalog, told: None)
 _QUEUE: _Told = (lambda entry: entry.number, lambda catalog, told: catalog.queue_by_number(told))
+_TOPIC: _Told = (lambda entry: entry.number, lambda catalog, told: catalog.topic_by_number(told))
+_SUBSCRIPTION: _Told = (lambda entry: entry.number, lambda catalog, told: catalog.tables.subscriptions.get(told))
 _KEY: _Told = (lambda key: key.id, lambda catalog, told: catalog.access_keys.get(told))
 COMMANDS: dict[str, _Told] = {
     "create_queue": _QUEUE,
@@ -49,6 +52,13 @@ COMMANDS: dict[str, _Told] = {
     "open_shards": _NOTHING,
     "put_key": _KEY,
     "disable_key": _KEY,
+    "create_topic": _TOPIC,
+    "delete_topic": _NOTHING,
+    "set_topic_attributes": _TOPIC,
+    "tag_topic": _NOTHING,
+    "subscribe": _SUBSCRIPTION,
+    "unsubscribe": _NOTHING,
+    "set_subscription_attributes": _SUBSCRIPTION,
 }
 
 SPREADING = {"create_queue": 2, "set_attributes": 1}  # commands that may spread a queue → which argument says so
@@ -98,14 +108,13 @@ class SharedCatalog(CatalogHost):
         catalog = self.replica()
         if self._commit is not None or catalog is None:
             return
-        changed, catalog.changed = catalog.changed, {}
+        changes = take_changes(catalog)
         if catalog is not self._seen:
             self._seen = catalog
             if self._on_open is not None:
                 self._on_open(catalog)
         elif self._on_change is not None:
-            queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
-            self._on_change(Changes(catalog.version, queues))
+            self._on_change(changes)
         self._wake()
 
     # --- versions -----------------------------------------------------------------------------------
@@ -281,6 +290,15 @@ class ClusterCatalog(SharedCatalog):
             older = await self._too_old(ROLES_VERSION)
             if older:
                 raise InvalidInput(f"Keys cannot have a name, a role or an expiry yet. {older}")
+        restricts = name in SPREADING and not arguments[SPREADING[name]].keys().isdisjoint(RESTRICTIONS)
+        if restricts and catalog.format < PACING_VERSION:
+            older = await self._too_old(PACING_VERSION)
+            if older:
+                raise InvalidInput(f"Queues cannot be paused, paced or limited to some messages yet. {older}")
+        if name in SPREADING and arguments[SPREADING[name]].get(RETAIN, "") not in ("", "0"):
+            older = await self._too_old(RETAINING_VERSION)
+            if older:
+                raise InvalidInput(f"Queues cannot retain their history yet. {older}")
         if catalog.format < SPREAD_VERSION:
             asked = name in SPREADING and (catalog.rules.spread > 1 or NEW & arguments[SPREADING[name]].keys())
             if asked or named.get("replicas", 0) not in (0, catalog.own_replicas):

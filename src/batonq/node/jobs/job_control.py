@@ -1,4 +1,4 @@
-"""Jobs for the front doors, which redrive or delete messages: start, inspect, pause, resume and cancel them.
+"""Jobs for the front doors, which redrive, delete or replay messages: start, inspect, pause, resume and cancel them.
 
 SQS's message move tasks are the same jobs, without a filter and within SQS's limits.
 """
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from batonq.attribute_formats.arns import parse_queue_arn, queue_arn
 from batonq.core.commands import Counters, Job
-from batonq.core.records import DELETING_VERSION
+from batonq.core.records import DELETING_VERSION, REPLAYING_VERSION
 from batonq.core.shard.state.job_book import ACTIVE, DELETE
 from batonq.core.spread import divided
 from batonq.errors import BatonError, InvalidInput, JobNotFound
@@ -21,6 +21,7 @@ from batonq.node.catalog.queue_control import Control, Queue
 from batonq.node.jobs.id_list import listed_ids
 from batonq.node.jobs.redrive_filter import encode_pick
 from batonq.node.jobs.redrive_scan import Sample
+from batonq.node.jobs.replay_control import Replay, replay_parts
 from batonq.node.routing.ports import JobView, ShardPort
 from batonq.node.settings import Settings
 
@@ -73,7 +74,7 @@ class JobStatus(NamedTuple):
     max_messages: int = 0
     dry_run: bool = False
     sample: Sequence[Sample] = ()
-    kind: str = "redrive"  # redrive, delete
+    kind: str = "redrive"  # redrive, delete, replay
 
 
 class JobControl(Control):
@@ -81,6 +82,10 @@ class JobControl(Control):
 
     settings: Settings
     _random_bytes: Callable[[int], bytes]
+
+    def body_bytes_max(self, queue: Queue) -> int:
+        """The maximum size of a message that is sent to the queue."""
+        return queue.message_bytes_max
 
     async def can_move_from(self, queue: Queue) -> bool:
         """Whether a job can have messages to move: the queue is a dead-letter queue, or has dead messages."""
@@ -95,11 +100,25 @@ class JobControl(Control):
             raise InvalidInput(f"Messages cannot be deleted by a job yet. {older}")
         parts = await self._parts(source, redrive)
         if redrive.dry_run:
-            looks = await asyncio.gather(*(self._port(shard).dry_run(job) for shard, job in parts.items()))
-            sample = [one for _, some in looks for one in some][: max(len(some) for _, some in looks)]
-            status = self._status(merged([view for view, _ in looks]))
-            return status._replace(dry_run=True, sample=tuple(sample))
+            return await self._dry_run(parts)
         return self._status(await self._start(parts))
+
+    async def start_replay(self, source: Queue, replay: Replay) -> JobStatus:
+        """Start a job that sends retained messages again. A dry run is complete when this returns."""
+        if older := await self._catalog.too_old(REPLAYING_VERSION):
+            raise InvalidInput(f"Messages cannot be replayed yet. {older}")
+        highest = self.settings.redrive_rate_max_per_s
+        bytes_max = self.body_bytes_max(replay.target or source)
+        parts = await replay_parts(source, replay, self._random_bytes(16).hex(), highest, bytes_max, self._port)
+        if replay.dry_run:
+            return await self._dry_run(parts)
+        return self._status(await self._start(parts))
+
+    async def _dry_run(self, parts: Mapping[int, Job]) -> JobStatus:
+        looks = await asyncio.gather(*(self._port(shard).dry_run(job) for shard, job in parts.items()))
+        sample = [one for _, some in looks for one in some][: max(len(some) for _, some in looks)]
+        status = self._status(merged([view for view, _ in looks]))
+        return status._replace(dry_run=True, sample=tuple(sample))
 
     async def _start(self, parts: Mapping[int, Job]) -> JobView:
         """Start all parts of a job, or none."""
@@ -205,7 +224,7 @@ class JobControl(Control):
         job = view.job
         return JobStatus(
             id=job.id,
-            source=_name(job.source_arn) or self._queue_name(job.source),
+            source=_name(job.source_arn) or self.queue_name(job.source),
             target=_name(job.destination_arn),
             state=job.state,
             why=job.why,
@@ -223,7 +242,7 @@ class JobControl(Control):
             kind=job.kind,
         )
 
-    def _queue_name(self, number: int) -> str:
+    def queue_name(self, number: int) -> str:
         queue = self.queue_by_number(number)
         return queue.name if queue is not None else ""
 
@@ -321,15 +340,17 @@ class JobControl(Control):
         parts: list[tuple[ShardPort, JobView]] = []
         for port in [self._port(shard) for shard in source.shards]:
             view = await port.job(job_id)
-            if view is not None and view.job.source == source.number:
+            if view is not None and view.job.source == source.number and view.job.kind == REDRIVE:
                 parts.append((port, view))
         if not parts:
             raise JobNotFound
         return (await _change_parts(parts, lambda port: port.cancel_job(job_id))).job
 
     async def moves(self, source: Queue) -> list[Job]:
-        """The jobs of a queue as SQS's move tasks, newest first. SQS has no pause: a paused job is shown as running."""
-        jobs = [view.job for view in await self._all_jobs(source)]
+        """The redrives of a queue as SQS's move tasks, newest first. SQS has no pause: a paused job is shown as
+        running.
+        """
+        jobs = [view.job for view in await self._all_jobs(source) if view.job.kind == REDRIVE]
         return [replace(job, state="RUNNING") if job.state == "PAUSED" else job for job in jobs]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Protocol
 
 from batonq.core.commands import Job
+from batonq.core.shard.commands.replay_jobs import Replayed
+from batonq.core.shard.state.job_book import REPLAY
 from batonq.errors import BatonError
 from batonq.log.interface import Room
 from batonq.node import events
@@ -17,6 +19,12 @@ from batonq.node.shard_host.group_commit import GroupCommit
 
 RETRY_MS = 100
 
+Replay = Callable[[Job, int], Awaitable[Replayed]]  # a job, and how many messages it may send; see replay_scan.py
+
+
+class ReplayImpossible(Exception):
+    """A message cannot be replayed until somebody changes something; the text says what."""
+
 
 class Host(Served, Protocol):
     """The host whose jobs these are."""
@@ -25,7 +33,7 @@ class Host(Served, Protocol):
 
     def admit(self, *, adds: bool = False) -> int: ...
     def run(self, command: Callable[..., Any], *arguments: Any) -> Any: ...
-    def jobs_changed(self) -> None:
+    def due_changed(self) -> None:
         """Called when work may be due earlier than before."""
 
 
@@ -37,6 +45,7 @@ class JobRunner:
         self._owed_max = owed_max
         self._examining: dict[str, asyncio.Task[None]] = {}
         self._rests: dict[str, int] = {}  # job → when its next messages may be examined
+        self.replay: Replay | None = None  # sends the next messages of a replay; set by the broker
 
     def begin(self, now_ms: int) -> None:
         """Resume the jobs in the log. Called when the shard is served."""
@@ -47,7 +56,7 @@ class JobRunner:
         """End the jobs of a queue that was deleted, also those that are paused."""
         if self._host.shard.jobs.active:
             self.due_ms = now_ms
-            self._host.jobs_changed()
+            self._host.due_changed()
 
     def end(self) -> None:
         self.due_ms = None
@@ -62,7 +71,7 @@ class JobRunner:
         if behind or host.log.room() is not Room.PLENTY:
             self.due_ms = now_ms + RETRY_MS
             return
-        self.due_ms = host.run(shard.step_jobs, now_ms)
+        self.due_ms = host.run(shard.step_jobs, now_ms, self._examining.keys())
         for job_id, most in shard.to_examine.items():
             if job_id not in self._examining and self._rests.get(job_id, 0) <= now_ms:
                 self._rests.pop(job_id, None)
@@ -91,7 +100,7 @@ class JobRunner:
 
     def _then(self, now_ms: int, job: Job) -> Job:
         self.due_ms = now_ms
-        self._host.jobs_changed()
+        self._host.due_changed()
         return job
 
     # --- selecting messages -------------------------------------------------------------------
@@ -99,6 +108,9 @@ class JobRunner:
     async def _examine(self, job_id: str, most: int) -> None:
         host = self._host
         job = host.shard.jobs[job_id]
+        if job.kind == REPLAY:
+            await self._replay(job, most)
+            return
         cursor = job.cursor
         began_s = self._loop.time()
         try:
@@ -114,9 +126,35 @@ class JobRunner:
             now_ms = host.admit()
             host.run(host.shard.fail_job, job_id, str(problem), now_ms)
             due_ms = now_ms
+        self._continue(due_ms)
+
+    def _continue(self, due_ms: int) -> None:
         self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
-        host.commit.kick()
-        host.jobs_changed()
+        self._host.commit.kick()
+        self._host.due_changed()
+
+    async def _replay(self, job: Job, most: int) -> None:
+        """Send the next messages of a replay, and record how far it is."""
+        host = self._host
+        if self.replay is None:
+            self._continue(host.now_ms() + RETRY_MS)
+            return
+        cursor = job.cursor
+        try:
+            done = await self.replay(job, most)
+        except ReplayImpossible as problem:
+            host.run(host.shard.pause_job, job.id, str(problem), host.admit())
+        except BatonError as problem:
+            if problem.retryable:
+                self._record(job.id, cursor, Replayed(cursor, 0, 0, problem.message))
+            else:
+                host.run(host.shard.fail_job, job.id, problem.message, host.admit())
+        else:
+            self._record(job.id, cursor, done)
+        self._continue(host.now_ms() + 1)
+
+    def _record(self, job_id: str, cursor: int, done: Replayed) -> None:
+        self._host.run(self._host.shard.replayed, job_id, cursor, done, self._host.admit())
 
     def _examined(self, job_id: str, task: asyncio.Task[None]) -> None:
         self._examining.pop(job_id, None)
@@ -129,7 +167,7 @@ class JobRunner:
             self._fail(job_id, problem)
         elif self.due_ms is None:  # the next step retries
             self.due_ms = self._host.now_ms() + RETRY_MS
-        self._host.jobs_changed()
+        self._host.due_changed()
 
     def _fail(self, job_id: str, problem: BaseException) -> None:
         """Fail the job. A retry would fail again: an operator has to look."""

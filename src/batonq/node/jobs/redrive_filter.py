@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from batonq.core import json_text
 from batonq.core.commands import Failure
-from batonq.core.payload import Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
+from batonq.core.payload import STORED, Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
 from batonq.errors import InvalidInput
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.jobs.id_list import pack, unpack
@@ -100,8 +100,8 @@ class Pick:
             error_class, reason = last_error(Lineage.decode(payload.lineage), failure)
             if (self.error_class and error_class != self.error_class) or self.reason not in reason:
                 return False
-        if self.body and self.body not in payload.body:
-            return False
+        if self.body and (payload.content & STORED or self.body not in payload.body):
+            return False  # bodies in the payload store are not searched
         if self.group and self.group != traits_of(payload, failure).key:
             return False
         if not self.attributes:
@@ -112,6 +112,8 @@ class Pick:
     def changed(self, payload: Payload) -> Payload:
         """The message after the edit. Raises EditImpossible."""
         body, content = self.new_body or (payload.body, payload.content)
+        if self.replacements and content & STORED:
+            raise EditImpossible("its body is in the payload store and can only be replaced as a whole")
         if self.replacements and content != Content.BYTES:
             for find, replacement in self.replacements:
                 if len(body) + body.count(find) * (len(replacement) - len(find)) > self.bytes_max:
@@ -135,6 +137,8 @@ class Pick:
         if len(body) + len(attributes) > self.bytes_max:
             raise self._too_large()
         digest = hashlib.md5(body, usedforsecurity=False).digest() if payload.body_md5 else b""
+        if content & STORED:
+            digest = payload.body_md5
         return payload._replace(body=body, content=content, attributes=attributes, body_md5=digest)
 
     def _too_large(self) -> EditImpossible:

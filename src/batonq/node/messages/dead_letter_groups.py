@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from batonq.core.commands import Failure
-from batonq.core.payload import Content, Lineage
+from batonq.core.payload import STORED, Content, Lineage, decode_pointer
 from batonq.core.records import State
 from batonq.errors import Unavailable
 from batonq.node.messages.dead_letter_traits import Traits, last_error, traits_from
@@ -96,6 +96,9 @@ def _cut(peeked: Peeked) -> Peeked:
     if len(peeked.body) <= EXAMPLE_BYTES_MAX:
         return peeked
     start = peeked.body[:EXAMPLE_BYTES_MAX]
+    if peeked.content & STORED:
+        size = decode_pointer(peeked.body)[1]
+        return peeked._replace(body=b"", content=int(Content.TEXT), cut_bytes=size)
     if peeked.content == Content.BYTES:
         return peeked._replace(body=start, cut_bytes=len(peeked.body) - len(start))
     text = start.decode(errors="ignore").encode()

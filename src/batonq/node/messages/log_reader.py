@@ -18,6 +18,7 @@ from batonq.core.payload import (
 )
 from batonq.core.records import ROW_BYTES, Reason
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.moves.transfers import NO_LINEAGE
 from batonq.errors import LogGap, MessageGone
 from batonq.log.frames import Frame
 from batonq.log.interface import Log
@@ -101,7 +102,9 @@ def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
     slot = entry.slot
     departing = shard.departing(slot)
     payload = read_place(log, shard.place(slot))
-    lineage = merge_lineage(Lineage.decode(payload.lineage), shard.owed_lineage(slot))
+    new = shard.owed_lineage(slot)
+    if new is not NO_LINEAGE:  # a copy of a published message goes as it is
+        payload = with_lineage(payload, merge_lineage(Lineage.decode(payload.lineage), new))
     redriven = entry.reason == Reason.REDRIVE
     return Arrival(
         source_shard=shard.number,
@@ -111,10 +114,10 @@ def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
         priority=departing.priority,
         sent_ms=departing.sent_ms,
         receive_count=departing.receive_count,
-        payload=encode_payload(with_lineage(payload, lineage)),
+        payload=encode_payload(payload),
         group=payload.group,
         fifo=departing.fifo,
-        origin=0 if redriven else departing.queue | shard.number << 32,
+        origin=0 if redriven else departing.origin,
         redriven=shard.redriver(departing.queue) if redriven else departing.redriven,
         maximum=departing.maximum,
     )

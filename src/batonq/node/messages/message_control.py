@@ -4,7 +4,7 @@ edits or retries it. Groups dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ from batonq.node.jobs.redrive_filter import encode_pick
 from batonq.node.messages.dead_letter_groups import EXAMINED_MAX as DEAD_LETTERS_MAX
 from batonq.node.messages.dead_letter_groups import DeadLetters, merged
 from batonq.node.messages.message_history import MessageFound
-from batonq.node.messages.peek import ANY_MESSAGE, PeekFilter, PeekPage
+from batonq.node.messages.peek import ANY_MESSAGE, Peeked, PeekFilter, PeekPage
 from batonq.node.routing.ports import ShardPort
 
 T = TypeVar("T")
@@ -46,8 +46,12 @@ class MessageControl:
         queue_by_number: Callable[[int], Queue | None],
         shards: Callable[[], Container[int]],
         too_old: Callable[[int], Awaitable[str]],
+        with_bodies: Callable[[Sequence[Peeked]], Awaitable[list[Peeked]]],
     ) -> None:
-        """`too_old` names the nodes that cannot read a version of the log format."""
+        """`too_old` names the nodes that cannot read a version of the log format. `with_bodies` reads bodies that are
+        in the payload store.
+        """
+        self._with_bodies = with_bodies
         self._shards = shards
         self._too_old = too_old
         self._queue_by_number = queue_by_number
@@ -76,7 +80,9 @@ class MessageControl:
                 f"Queue {queue.name} does not have the message {message}, and the retained log has no trace of it."
                 f"{_unsearched(page)}"
             )
-        return await self._with_earlier_places(await self._with_later_place(found))
+        found = await self._with_earlier_places(await self._with_later_place(found))
+        (peeked,) = await self._with_bodies([found.peeked])
+        return found._replace(peeked=peeked)
 
     async def _with_later_place(self, found: MessageFound) -> MessageFound:
         """Add the id that a message has in the queue of another shard to which it was moved, if it is still there."""

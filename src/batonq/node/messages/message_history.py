@@ -60,6 +60,7 @@ _MOVES = {Reason.DEAD_LETTER: "dead letter", Reason.REDRIVE: "redrive", Reason.E
 _REFUSALS = {
     Reason.REFUSED_NO_QUEUE: "the queue does not exist",
     Reason.REFUSED_FULL: "the queue is full",
+    Reason.REFUSED_PAUSED: "sends to the queue are paused",
     Reason.REFUSED_TYPE: "the queue has another type (standard or FIFO)",
     Reason.REFUSED_MOVED: "the message belongs on another shard of the queue",
 }
@@ -92,6 +93,8 @@ class MessageFound(NamedTuple):
     note: str = ""
     from_shard: int = -1  # the shard from which the first event's message arrived; -1: none
     moved_as: str = ""  # id of the message that this one has become, if that is known
+    higher: int = 0  # messages of higher priority that can be received
+    higher_complete: bool = True  # False: there may be more of them
 
 
 class _Row(NamedTuple):
@@ -129,9 +132,11 @@ async def find_with_history(host: ShardHost, queue: int, sequence: int) -> Messa
         await committed(host)
         return await _Gone(_Reader(host), queue, sequence).find()
     view, last = host.shard.view(slot), host.shard.last_record(slot)
+    higher, complete = host.shard.higher_priority(slot)
     await committed(host)
     peeked = await read_view(host, view)
-    return await _history_before(_Reader(host), peeked, last)
+    found = await _history_before(_Reader(host), peeked, last)
+    return found._replace(higher=higher, higher_complete=complete)
 
 
 class _Reader:
@@ -169,7 +174,9 @@ class _Reader:
 class _Past:
     """What a message's records say, read backwards from one of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, events_max: int = EVENTS_MAX, payload_only: bool = False) -> None:
+        self._events_max = events_max
+        self._payload_only = payload_only
         self.events: list[Event] = []  # newest first
         self.payload: Payload | None = None
         self.complete = False
@@ -178,7 +185,9 @@ class _Past:
         self._overlays: list[Lineage] = []  # newest first
 
     async def read(self, reader: _Reader, position: int, sequence: int) -> None:
-        while len(self.events) < EVENTS_MAX and not reader.is_spent:
+        while len(self.events) < self._events_max and not reader.is_spent:
+            if self._payload_only and self.payload is not None:
+                return
             try:
                 frame = await reader.frame(position >> 16)
             except LogError:
@@ -226,6 +235,15 @@ async def _history_before(reader: _Reader, peeked: Peeked, position: int) -> Mes
     past = _Past()
     await past.read(reader, position, peeked.view.sequence)
     return MessageFound(peeked, past.events[::-1], past.complete, past.note, past.from_shard)
+
+
+async def payload_at(host: ShardHost, position: int, sequence: int) -> Payload | None:
+    """The payload of a message as its record at a position has it, with its lineage at that time; None if it is no
+    longer in the retained log.
+    """
+    past = _Past(FRAMES_MAX, payload_only=True)
+    await past.read(_Reader(host), position, sequence)
+    return past.payload
 
 
 def _owed_before(frame: Frame, at: int, arrived: _Row) -> _Row | None:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 
 from batonq.core.commands import Counters, MessageView
 from batonq.core.ids import message_id
-from batonq.core.payload import Lineage, Payload, decode_attributes
-from batonq.core.policy import QueuePolicy
+from batonq.core.payload import STORED, Lineage, Payload, decode_attributes
+from batonq.core.policy import PAUSES_DELIVERY, QueuePolicy
 from batonq.core.records import Reason, State
 from batonq.core.shard.state.columns import NIL
 from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
 from batonq.node.clock import clock_time, duration
 from batonq.node.messages.log_reader import RecentFrames, read_message
 from batonq.node.shard_host.host import ShardHost, committed
+from batonq.quantities import plural
 
 EXAMINED_MAX = 10_000  # messages per request
 STEP_MESSAGES = 50  # examined before other requests get a turn
@@ -48,6 +49,7 @@ class Peeked(NamedTuple):
     content: int = 0  # type of the body, see core/payload.py
     current_id: str = ""  # the id of its current place; `message_id` is the id with which it was sent
     cut_bytes: int = 0  # bytes of the body that were cut off
+    envelope: bytes = b""  # of a copy of a published message: the body is shown in it, see envelope.py
 
 
 class PeekFilter(NamedTuple):
@@ -70,12 +72,15 @@ class PeekFilter(NamedTuple):
         past = peeked.lineage
         if self.error_class and self.error_class != (peeked.view.error_class or (past.error_class if past else "")):
             return False
-        if self.original_id and (past is None or self.original_id not in (past.message_id, past.first_id)):
+        if self.original_id and (
+            past is None or past.moved == "replay" or self.original_id not in (past.message_id, past.first_id)
+        ):
             return False
         if not self.text:
             return True
         text = self.text.encode(errors="replace")
-        return text in peeked.body or any(
+        in_body = not peeked.content & STORED and text in peeked.body  # bodies in the payload store are not searched
+        return in_body or any(
             text in row.name.encode() or text in row.value for row in decode_attributes(peeked.attributes)
         )
 
@@ -199,6 +204,7 @@ def peeked_from(shard: int, view: MessageView, payload: Payload | None, problem:
         problem,
         payload.content,
         current_id,
+        envelope=payload.envelope,
     )
 
 
@@ -214,19 +220,21 @@ class Situation(NamedTuple):
     name_of: NameOf
 
 
-def why(view: MessageView, situation: Situation) -> str:
-    """One sentence: why the message is not being delivered now, or that it waits for a receive."""
+def why(view: MessageView, situation: Situation, group: str = "") -> str:
+    """One sentence: why the message is not being delivered now, or that it waits for a receive. `group` is the name of
+    its message group.
+    """
     if view.state == State.IN_FLIGHT:
         attempt = f"attempt {view.epoch}" + (f" of at most {view.maximum}" if view.maximum else "")
         return f"Held by {view.holder} until {_until(view, situation)}, {attempt}."
     if view.state == State.DELAYED:
         return _why_delayed(view, situation)
     if view.state == State.VISIBLE:
-        return _why_waiting(view, situation)
+        return _why_held_back(view, situation, group) or _why_waiting(view, situation)
     if view.state == State.OWED:
         name = situation.name_of(view.moves_to) or "a deleted queue"
-        by = "by a move task" if view.moves_for == Reason.REDRIVE else "as a dead letter"
-        return f"Being moved to {name}, {by}."
+        by = {Reason.REDRIVE: "by a move task", Reason.FANOUT: "as a copy of a published message"}
+        return f"Being moved to {name}, {by.get(Reason(view.moves_for), 'as a dead letter')}."
     return _why_dead(view, situation)
 
 
@@ -239,7 +247,15 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+def _subscribed(view: MessageView, situation: Situation) -> str:
+    """The queue that a copy in a topic is for."""
+    name = situation.name_of(view.moves_to) if view.moves_to else ""
+    return f"the subscribed queue {name}" if name else "a queue that no longer exists"
+
+
 def _why_delayed(view: MessageView, situation: Situation) -> str:
+    if view.moves_for == Reason.FANOUT:
+        return f"Refused by {_subscribed(view, situation)}; next retry at {_until(view, situation)}."
     if view.moves_for:
         name = situation.name_of(situation.policy.dead_letter_queue)
         which = f"Its dead-letter queue {name}" if name else "Its dead-letter queue, which does not exist,"
@@ -248,8 +264,22 @@ def _why_delayed(view: MessageView, situation: Situation) -> str:
     return f"Delayed until {_until(view, situation)}{after}."
 
 
+def _why_held_back(view: MessageView, situation: Situation, group: str) -> str:
+    """Why the queue does not deliver a message that could be received; empty if it does."""
+    policy = situation.policy
+    if policy.paused in PAUSES_DELIVERY:
+        return "Waiting: delivery of the queue is paused."
+    if policy.only_group and group != policy.only_group:
+        return f"Waiting: the queue delivers only messages of the group {policy.only_group!r}."
+    if view.priority < policy.priority_min:
+        return f"Waiting: the queue delivers only messages of priority {policy.priority_min} or above."
+    return ""
+
+
 def _why_waiting(view: MessageView, situation: Situation) -> str:
     policy = situation.policy
+    if policy.topic:
+        return f"Behind an earlier message of its group that {_subscribed(view, situation)} has not accepted yet."
     if view.ahead and view.ahead != State.VISIBLE:
         words = {State.IN_FLIGHT: "in flight", State.DELAYED: "delayed", State.OWED: "being moved to another queue"}
         return f"Behind an earlier message of its group that is {words[State(view.ahead)]}."
@@ -259,6 +289,9 @@ def _why_waiting(view: MessageView, situation: Situation) -> str:
         return f"Received {_times(view.epoch)} of at most {view.maximum}: the next receive {then}."
     if situation.counters.in_flight >= policy.in_flight_max:
         return f"Waiting: the queue has reached its limit of messages in flight, {policy.in_flight_max}."
+    if policy.deliveries_per_s:
+        cap = plural(policy.deliveries_per_s, "message")
+        return f"Waiting its turn: the queue delivers at most {cap} per second."
     if view.ahead:
         return "Waiting to be received, after earlier messages of its group."
     return f"Waiting to be received again, after attempt {view.epoch}." if view.epoch else "Waiting to be received."

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 from batonq.core.commands import Failure, Lease, Leases
 from batonq.core.ids import message_id, message_ids
-from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload, Payloads, columns_of
+from batonq.core.payload import AS_IS, NO_DIGEST, STORED, Lineage, Payload, Payloads, columns_of
+from batonq.core.records import PAYLOADS_VERSION
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogError, MessageGone
 from batonq.log.interface import Log
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.messages.envelope import render
 from batonq.node.messages.log_reader import read_message, read_run
 from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.waiters import NO_LEASES
@@ -71,6 +73,7 @@ class Received:
     attributes: Sequence[bytes] = ()
     failures: Mapping[int, Failure] = field(default_factory=dict)  # of earlier attempts, by the message's slot
     numbers_from: int = 0  # added to a sequence to number a message in its queue, see Spread
+    stored: bool = False  # a body is in the payload store, and `bodies` has a pointer to it
     receipts: Sequence[str] = ()
     rows: Sequence[Delivery] = ()  # for several shards: replaces the columns
     give_back: Callable[[], None] = nothing_to_give_back  # makes undelivered messages visible again
@@ -125,12 +128,22 @@ def _first_id(lineage: bytes) -> str:
     return Lineage.decode(lineage).message_id if lineage else ""
 
 
+Render = Callable[[int, Payload], Payload]  # the payload of a copy of a published message, for a queue by number
+
+
+def in_envelope(queue: int, payload: Payload) -> Payload:
+    """A copy of a published message in SNS's envelope, if nothing is known about its subscription."""
+    del queue
+    return render(payload, "", "")
+
+
 class Deliveries:
     """Reads leased messages, for all shards that a node serves."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, alarms: AlarmBook) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, alarms: AlarmBook, render: Render = in_envelope) -> None:
         self._loop = loop
         self._alarms = alarms
+        self.render = render
 
     async def warm(self, host: ShardHost, leases: Leases) -> None:
         """Read bodies that are not in memory on a thread, so that the loop does not wait for the disk."""
@@ -151,7 +164,8 @@ class Deliveries:
         if payloads is None:
             leases, payloads = self._read_each(queue, host, leases)
         shard = host.shard
-        return Received(shard.number, leases, *payloads, shard.failures_of(leases), shard.numbers_from(queue))
+        stored = shard.format >= PAYLOADS_VERSION and any(map(STORED.__and__, payloads.contents))
+        return Received(shard.number, leases, *payloads, shard.failures_of(leases), shard.numbers_from(queue), stored)
 
     def _read_each(self, queue: int, host: ShardHost, leases: Leases) -> tuple[Leases, Payloads]:
         """Read the messages one by one. Returns the leases of those that could be read, and their payloads."""
@@ -159,7 +173,8 @@ class Deliveries:
         payloads: list[Payload] = []
         for at, lease in enumerate(leases):
             try:
-                payloads.append(read_message(host.shard, host.log, lease))
+                payload = read_message(host.shard, host.log, lease)
+                payloads.append(self.render(queue, payload) if payload.envelope else payload)
                 places.append(at)
             except MessageGone:
                 continue  # purged before the reply was sent

@@ -15,6 +15,7 @@ from batonq.node.monitoring.histogram import (
 )
 
 ALARM_SERIES_MAX = 200
+READER_SERIES_MAX = 1_000
 
 
 class Metric(NamedTuple):
@@ -68,7 +69,11 @@ DRAIN = gauge("baton_queue_drain_per_second", "Messages deleted from a queue per
 RETENTION = gauge("baton_queue_retention_seconds", "Retention period of a queue.")
 SLA = gauge("baton_queue_sla_seconds", "Longest time that messages should wait in a queue; only queues that have one.")
 QUEUE_LIMIT = gauge(
-    "baton_queue_limit", "Limits of a queue, by the label limit: in_flight; messages and bytes if they are set."
+    "baton_queue_limit",
+    "Limits of a queue, by the label limit: in_flight; messages, bytes and deliveries_per_second if they are set.",
+)
+PAUSED = gauge(
+    "baton_queue_paused", "1 for each thing that is paused, by the label what: delivery, sends; only paused queues."
 )
 IS_DEAD_LETTER_QUEUE = gauge(
     "baton_queue_is_dead_letter_queue", "1 if another queue has the queue as its dead-letter queue, otherwise 0."
@@ -112,10 +117,35 @@ QUEUE_END_TO_END = histogram(
 QUEUE_RECEIVE_COUNT = histogram(
     "baton_queue_receive_count", "Number of times that deleted messages had been received.", COUNT_BUCKETS
 )
-JOBS = gauge("baton_jobs", "Number of redrive jobs that have not ended, by source queue and state.")
+RETAINED = gauge(
+    "baton_queue_retained_messages", "Number of messages in the retained history of a queue; only queues that retain."
+)
+READER_LAG = gauge(
+    "baton_reader_lag_messages",
+    "Number of retained messages that a reader group has not committed, by queue and group.",
+)
+READER_LAG_SECONDS = gauge(
+    "baton_reader_lag_seconds",
+    "Age of the oldest message that a reader group has not committed, by queue and group; 0 if there is none.",
+)
+JOBS = gauge(
+    "baton_jobs", "Number of jobs (redrives, deletes, replays) that have not ended, by source queue and state."
+)
 JOB_MESSAGES = gauge(
     "baton_job_messages",
     "Progress of the job on a queue that has not ended: messages to move, examined, moved, and dead-lettered again.",
+)
+SCHEDULES = gauge("baton_schedules", "Number of schedules of a queue, by state: active, waiting, paused, ended.")
+SCHEDULE_FIRINGS = counter(
+    "baton_schedule_firings_total", "Number of messages that schedules sent to a queue, since the shard opened."
+)
+SCHEDULE_LATE = counter(
+    "baton_schedule_late_firings_total",
+    "Number of those messages that were sent over 5 seconds after their due time, since the shard opened.",
+)
+SCHEDULE_NEXT = gauge(
+    "baton_schedule_next_firing_timestamp_seconds",
+    "Next due time of a queue's schedules. It is in the past while a firing waits, for example for a full queue.",
 )
 
 # --- totals -------------------------------------------------------------------------------------
@@ -179,6 +209,18 @@ REPLICA_LAG = gauge(
     "Number of frames of a shard that a replica of its log in NATS JetStream is behind the leader, as the shard's "
     "owner last saw it.",
 )
+TOPIC_PUBLISHED = counter("baton_topic_published_total", "Number of messages published to a topic.")
+TOPIC_COPIES = counter("baton_topic_copies_total", "Number of copies of published messages for matching subscriptions.")
+TOPIC_REFUSED = counter(
+    "baton_topic_refused_total",
+    "Number of refusals of copies by a subscribed queue: full, paused or deleted.",
+)
+TOPIC_DROPPED = counter(
+    "baton_topic_dropped_total", "Number of copies without a destination: no queue and no dead-letter queue."
+)
+TOPIC_WAITING = gauge(
+    "baton_topic_waiting_copies", "Number of copies in a topic that their queue has not accepted yet."
+)
 CLUSTER_NODES = gauge("baton_cluster_nodes", "Number of live nodes of the cluster, as this node sees them.")
 HISTORY_BYTES = counter("baton_history_bytes_total", "Number of bytes of history served.")
 HISTORY_READERS = gauge("baton_history_readers", "Number of history reads in progress or waiting for new frames.")
@@ -221,12 +263,22 @@ SQS_SECONDS = histogram(
     "Time from an SQS request to its response, by operation. Receives include the time that they wait for messages.",
     REQUEST_BUCKETS,
 )
+SNS_CALLS = counter("baton_sns_calls_total", "Number of SNS operations called.")
+SNS_ERRORS = counter("baton_sns_errors_total", "Number of SNS operations that failed, by error code.")
+SNS_SECONDS = histogram(
+    "baton_sns_request_seconds", "Time from an SNS request to its response, by operation.", REQUEST_BUCKETS
+)
 REST_CALLS = counter("baton_rest_calls_total", "Number of REST operations called.")
 REST_ERRORS = counter("baton_rest_errors_total", "Number of REST operations that failed, by error code.")
 REST_SECONDS = histogram(
     "baton_rest_request_seconds",
     "Time from a REST request to its response, by operation. Receives include the time that they wait for messages.",
     REQUEST_BUCKETS,
+)
+PAYLOADS = counter(
+    "baton_payload_store_objects_total",
+    "Number of objects of the payload store that were written, read or deleted, and of attempts that failed, by "
+    "operation.",
 )
 TRACE_SPANS = counter(
     "baton_trace_spans_total",

@@ -143,7 +143,8 @@ class NodeMetrics:
         kinds = (metrics.WAIT, metrics.HANDLING, metrics.END_TO_END)
         return [
             many(
-                metrics.EVENTS, [(f'event="{name}"', count) for name, count in zip(_EVENTS, server.totals, strict=True)]
+                metrics.EVENTS,
+                [(f'event="{name}"', count) for name, count in zip(_EVENTS, server.totals, strict=False)],
             ),
             *(
                 histograms(metric, [HistogramSample("", counts, sum_ms / 1000)])

@@ -50,7 +50,6 @@ class QueueReading(NamedTuple):
     counters: Counters
     number: int = 0
     shards: int = 1  # shards of the queue that were read
-    oldest_visible_ms: int = 0  # when the oldest message that can be received was sent; 0: there is none
     blocked_groups: int = 0  # FIFO groups with messages that wait for the group's first message
     rates: Rates = NO_RATES
     retention_seconds: int = 0
@@ -61,6 +60,10 @@ class QueueReading(NamedTuple):
     created_ms: int = 0
     alarm_depth: int = 0  # 0: the server's
     expiry_to_dead_letter: bool = False
+    paused: str = ""  # delivery, sends or both
+    deliveries_per_s: int = 0  # 0: no cap
+    only_group: str = ""
+    priority_min: int = 0
 
 
 class ShardReading(NamedTuple):
@@ -117,7 +120,7 @@ class Overview:
 
     def visible_age_ms(self, queue: QueueReading) -> int:
         """Age of the queue's oldest message that can be received; 0 when there is none."""
-        return self._age_ms(queue.oldest_visible_ms)
+        return self._age_ms(queue.counters.oldest_visible_ms)
 
     def _age_ms(self, sent_ms: int) -> int:
         return max(0, self.at_ms - sent_ms) if sent_ms else 0
@@ -274,7 +277,6 @@ class OverviewReader:
         """The reading of a queue, but for what can change without the queue: long polls, rates, blocked groups."""
         number, policy = entry.number, entry.policy
         parts = [keeper.host().shard.counters(number) for keeper in read]
-        oldest = [keeper.host().shard.oldest_visible(number) for keeper in read]
         sources = catalog.dead_letter_sources(number)
         target = entry.dead_letter_target
         return QueueReading(
@@ -288,7 +290,6 @@ class OverviewReader:
             counters=parts[0] if len(parts) == 1 else summed(parts),
             number=number,
             shards=len(read),
-            oldest_visible_ms=min((sent_ms for sent_ms in oldest if sent_ms), default=0),
             retention_seconds=policy.retention_ms // 1000,
             dead_letter_queue=target.name if target is not None else "",
             sources=tuple(source.name for source in sources),
@@ -297,6 +298,10 @@ class OverviewReader:
             created_ms=entry.created_ms,
             alarm_depth=int(entry.attributes.get(ALARM_DEPTH, 0)),
             expiry_to_dead_letter=policy.expiry_to_dead_letter,
+            paused=policy.paused,
+            deliveries_per_s=policy.deliveries_per_s,
+            only_group=policy.only_group,
+            priority_min=policy.priority_min,
         )
 
     async def _blocked_groups(self) -> dict[tuple[int, int], int]:
@@ -383,7 +388,6 @@ def joined_queue(same: Sequence[QueueReading]) -> QueueReading:
         waiters=max(reading.waiters for reading in same),
         counters=summed([reading.counters for reading in same]),
         shards=sum(reading.shards for reading in same),
-        oldest_visible_ms=min((one.oldest_visible_ms for one in same if one.oldest_visible_ms), default=0),
         blocked_groups=sum(reading.blocked_groups for reading in same),
         rates=rates,
     )

@@ -10,6 +10,7 @@ import msgspec
 from batonq import __version__
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.shard.state.latencies import RECEIVES_MAX, QueueLatencies
+from batonq.node.messages.group_reading import view_of
 from batonq.node.monitoring import metrics
 from batonq.node.monitoring.exposition import (
     Families,
@@ -24,6 +25,9 @@ from batonq.node.monitoring.exposition import (
 from batonq.node.monitoring.histogram import BUCKETS
 from batonq.node.monitoring.metrics import ALARM_SERIES_MAX, Metric
 from batonq.node.monitoring.overview import Overview, QueueReading, ShardReading
+from batonq.node.monitoring.schedule_metrics import ScheduleReading, read_schedules, schedule_families
+from batonq.node.monitoring.schedule_metrics import added as added_schedules
+from batonq.node.shard_host.host import ShardHost
 from batonq.node.shard_host.keeper import ShardKeeper
 
 
@@ -33,6 +37,12 @@ class JobReading(NamedTuple):
     examined: int
     moved: int
     died_again: int
+
+
+class ReaderReading(NamedTuple):
+    group: str
+    lag_messages: int
+    lag_ms: int
 
 
 class QueueDetail(NamedTuple):
@@ -50,6 +60,9 @@ class QueueDetail(NamedTuple):
     retries: int = 0
     empty_receives: int = 0
     jobs: tuple[JobReading, ...] = ()
+    retained: int | None = None  # messages of the retained history; None: nothing is retained
+    readers: tuple[ReaderReading, ...] = ()
+    schedules: ScheduleReading = ScheduleReading()
 
 
 DETAILS = msgspec.msgpack.Decoder(list[QueueDetail])
@@ -66,13 +79,38 @@ def read_details(
             job = host.shard.jobs[job_id]
             reading = JobReading(job.state, job.to_move, job.examined, job.moved, job.died_again)
             jobs.setdefault(job.source, []).append(reading)
+    schedules = read_schedules(host.shard for host in hosts)
     found: list[QueueDetail] = []
     for number in numbers:
         latencies = [one for host in hosts if (one := host.shard.latencies_of(number)) is not None]
         empty = empty_receives.get(number, 0)
-        if latencies or empty or number in jobs:
-            found.append(_detail(number, latencies, empty, tuple(jobs.get(number, ()))))
+        parts = [part for host in hosts if (part := _history(host, number)) is not None]
+        if latencies or empty or number in jobs or parts or number in schedules:
+            detail = _detail(number, latencies, empty, tuple(jobs.get(number, ())))
+            if parts:
+                detail = detail._replace(retained=sum(part[0] for part in parts))
+                detail = detail._replace(readers=_readers([reader for _, readers in parts for reader in readers]))
+            found.append(detail._replace(schedules=schedules.get(number, ScheduleReading())))
     return found
+
+
+def _history(host: ShardHost, number: int) -> tuple[int, list[ReaderReading]] | None:
+    """How much of a queue is retained on a shard, and the lags of its reader groups; None if nothing is retained."""
+    state = host.shard.queues.get(number)
+    if state is None or state.retained is None:
+        return None
+    views = [view_of(host, number, reader) for reader in (state.readers or {}).values()]
+    return len(state.retained), [ReaderReading(view.reader.group, view.lag_messages, view.lag_ms) for view in views]
+
+
+def _readers(readings: Iterable[ReaderReading]) -> tuple[ReaderReading, ...]:
+    """The lag of each group over all shards."""
+    found: dict[str, ReaderReading] = {}
+    for reading in readings:
+        before = found.get(reading.group, ReaderReading(reading.group, 0, 0))
+        lag_messages = before.lag_messages + reading.lag_messages
+        found[reading.group] = ReaderReading(reading.group, lag_messages, max(before.lag_ms, reading.lag_ms))
+    return tuple(found[group] for group in sorted(found))
 
 
 def _detail(number: int, latencies: Sequence[QueueLatencies], empty: int, jobs: tuple[JobReading, ...]) -> QueueDetail:
@@ -122,6 +160,9 @@ def _sum(first: QueueDetail, second: QueueDetail) -> QueueDetail:
         first.retries + second.retries,
         first.empty_receives + second.empty_receives,
         first.jobs + second.jobs,
+        first.retained if second.retained is None else second.retained + (first.retained or 0),
+        _readers(first.readers + second.readers),
+        added_schedules(first.schedules, second.schedules),
     )
 
 
@@ -194,6 +235,15 @@ def queue_families(
         many(metrics.DRAIN, [(labels, queue.rates.acked) for queue, labels in named]),
         many(metrics.RETENTION, [(labels, queue.retention_seconds) for queue, labels in named]),
         many(metrics.SLA, [(labels, queue.sla_seconds) for queue, labels in named if queue.sla_seconds]),
+        many(
+            metrics.PAUSED,
+            [
+                (f'{labels},what="{what}"', 1)
+                for queue, labels in named
+                for what in ("delivery", "sends")
+                if queue.paused in (what, "both")
+            ],
+        ),
         many(metrics.IS_DEAD_LETTER_QUEUE, [(labels, queue.dead_letters) for queue, labels in named]),
         many(
             metrics.QUEUE_LIMIT,
@@ -216,6 +266,8 @@ def queue_families(
         _histograms(metrics.QUEUE_END_TO_END, detailed, lambda one: (one.lived, one.lived_ms / 1000)),
         _histograms(metrics.QUEUE_RECEIVE_COUNT, detailed, lambda one: (one.receives, one.receives_sum)),
         *_job_families(detailed),
+        *_reader_families(detailed),
+        *schedule_families([(detail.schedules, labels) for detail, labels in detailed]),
     ]
     return families
 
@@ -227,7 +279,12 @@ def queue_labels(queue: QueueReading) -> str:
 
 def _limits(entry: QueueEntry) -> tuple[tuple[str, int], ...]:
     policy = entry.policy
-    return ("in_flight", policy.in_flight_max), ("messages", policy.messages_max), ("bytes", policy.bytes_max)
+    return (
+        ("in_flight", policy.in_flight_max),
+        ("messages", policy.messages_max),
+        ("bytes", policy.bytes_max),
+        ("deliveries_per_second", policy.deliveries_per_s),
+    )
 
 
 def _histograms(
@@ -252,6 +309,19 @@ def _job_families(detailed: Sequence[tuple[QueueDetail, str]]) -> Families:
                 value = sum(getattr(job, name) for job in detail.jobs)
                 progress.append((f'{labels},progress="{name}"', value))
     return [many(metrics.JOBS, states), many(metrics.JOB_MESSAGES, progress)]
+
+
+def _reader_families(detailed: Sequence[tuple[QueueDetail, str]]) -> Families:
+    # Names of groups are plain words, which need no escaping.
+    readers = [
+        (f'{labels},group="{reader.group}"', reader) for detail, labels in detailed for reader in detail.readers
+    ][: metrics.READER_SERIES_MAX]
+    retained = [(labels, detail.retained) for detail, labels in detailed if detail.retained is not None]
+    return [
+        many(metrics.RETAINED, retained),
+        many(metrics.READER_LAG, [(labels, reader.lag_messages) for labels, reader in readers]),
+        many(metrics.READER_LAG_SECONDS, [(labels, reader.lag_ms / 1000) for labels, reader in readers]),
+    ]
 
 
 _SHARD_METRICS: tuple[tuple[Metric, Callable[[ShardReading], float]], ...] = (

@@ -7,7 +7,7 @@ more than that comparison. What is kept is what was committed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -17,7 +17,7 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.node import events
 from batonq.node.monitoring.histogram import BUCKETS
-from batonq.node.monitoring.series import DEPTHS, KINDS, RATES, SAMPLE_S, Book
+from batonq.node.monitoring.series import DEPTHS, EMPTY_RECEIVES_AT, KINDS, SAMPLE_S, SENT_BYTES_AT, Book
 from batonq.node.monitoring.series_file import SeriesFile
 from batonq.node.shard_host.host import committed
 from batonq.node.shard_host.keeper import ShardKeeper
@@ -30,11 +30,12 @@ SAVE_S = 60.0
 SAVE_BYTES = 4 << 20
 RATE_STEPS = 6  # rates are over this many samples: 30 s
 
-# In the order of series.RATES and series.DEPTHS. Messages that arrive from another queue are not sent by a client.
-_seen_of = attrgetter(
-    "sent", "received", "deleted", "returned", "dead_lettered", "expired_messages", "visible", "in_flight", "delayed"
-)
-_COUNT = len(RATES)
+# Of a queue on a shard, in the order of a track's totals and depths. Messages that arrive from another queue are not
+# sent by a client.
+_TOTALS = ("sent", "received", "deleted", "returned", "dead_lettered", "expired_messages", "sent_bytes")
+_seen_of = attrgetter(*_TOTALS, "visible", "in_flight", "delayed")
+_COUNT = len(_TOTALS)
+assert SENT_BYTES_AT == _COUNT - 1 and EMPTY_RECEIVES_AT == _COUNT
 Seen = tuple[int, ...]
 
 
@@ -69,19 +70,30 @@ class _Slice:
 
 
 class Sampler:
-    """`book` has the time series."""
+    """`book` has the time series. `empty_receives` returns the number of receives that got no message and were
+    answered by this node, by queue. They count here, even if the queue is served by another node.
+    """
 
-    def __init__(self, shards: Sequence[ShardKeeper], now_ms: Callable[[], int], queues_max: int) -> None:
+    def __init__(
+        self,
+        shards: Sequence[ShardKeeper],
+        now_ms: Callable[[], int],
+        queues_max: int,
+        empty_receives: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
         self.book = Book(queues_max)
         self._shards = shards
         self._now_ms = now_ms
         self.sums_ms = [0] * len(KINDS)  # of the durations in the server's histograms
         self._slices: dict[int, _Slice] = {}
+        self._empty_receives = empty_receives
+        self._empty_seen: dict[int, int] = {}
 
     async def begin(self) -> None:
         """Look at all queues once: what happened before is not part of the series."""
         now_ms = self._now_ms()
         self.book.start(now_ms)
+        self._empty_seen = dict(self._empty_receives())
         await self._look_at_all(now_ms)
 
     async def sample(self) -> None:
@@ -111,6 +123,7 @@ class Sampler:
             self._leave(keeper.number, now_ms)
         oldest = (min(slice_.oldest_ms.values()) for slice_ in self._slices.values() if slice_.oldest_ms)
         self.book.server.oldest_ms = min(oldest, default=0)
+        await self._look_at_empty_receives(now_ms)
 
     def rates(self, queue: int) -> Rates:
         """The rates of a queue on this node's shards over the last half minute."""
@@ -119,6 +132,24 @@ class Sampler:
         return NO_RATES if track is None or steps < 1 else Rates(*track.rates(self.book.step - 1, steps))
 
     # --- looking ------------------------------------------------------------------------------------
+
+    async def _look_at_empty_receives(self, now_ms: int) -> None:
+        before, seen = self._empty_seen, dict(self._empty_receives())
+        self._empty_seen = seen
+        if seen == before:
+            return
+        server = self.book.server
+        done = 0
+        for number, count in seen.items():
+            delta = count - before.get(number, 0)
+            if delta > 0:
+                track = self.book.changed(number, now_ms, () if number in self.book.queues else self._depths(number))
+                track.oldest_ms = self._oldest(number)
+                track.totals[EMPTY_RECEIVES_AT] += delta
+                server.totals[EMPTY_RECEIVES_AT] += delta
+                done += 1
+                if done % CHANGED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     async def _look(self, keeper: ShardKeeper, now_ms: int) -> None:
         host = keeper.host()
@@ -130,6 +161,7 @@ class Sampler:
             unseen = None
         elif slice_.shard is not shard:
             slice_.shard, slice_.histograms, slice_.sums_ms = shard, {}, {}
+            _count_bytes_anew(slice_, shard)
         before, oldest = slice_.queues, slice_.oldest_ms
         changed: dict[int, Seen] = {}
         queues = shard.queues
@@ -245,6 +277,14 @@ class Sampler:
     def _oldest(self, number: int) -> int:
         times = (slice_.oldest_ms.get(number, 0) for slice_ in self._slices.values())
         return min((time_ms for time_ms in times if time_ms), default=0)
+
+
+def _count_bytes_anew(slice_: _Slice, shard: Shard) -> None:
+    """A shard that was opened again has counted the bytes sent from another moment on."""
+    for number, seen in slice_.queues.items():
+        queue = shard.queues.get(number)
+        if queue is not None:
+            slice_.queues[number] = (*seen[:SENT_BYTES_AT], queue.sent_bytes, *seen[_COUNT:])
 
 
 class SeriesKeeper:

@@ -36,17 +36,20 @@ BY_NAME = {resolution.name: at for at, resolution in enumerate(RESOLUTIONS)}
 SAMPLE_S = RESOLUTIONS[0].step_s
 
 RATES = ("sent", "received", "acked", "retried", "deadLettered", "expired")
+LATER_RATES = ("sentBytes", "emptyReceives")  # added after the first release of the file, so they are the last columns
 DEPTHS = ("visible", "inFlight", "delayed")
 AGE = "oldestSeconds"
 KINDS = ("queueWait", "handling", "endToEnd")
 SHARES = (0.5, 0.95, 0.99)
 PERCENTILES = tuple(f"{kind}P{round(share * 100)}Ms" for kind in KINDS for share in SHARES)
-NAMES = (*RATES, *DEPTHS, AGE, *PERCENTILES)
+NAMES = (*RATES, *DEPTHS, AGE, *PERCENTILES, *LATER_RATES)
 WIDTH = len(NAMES)
+FIRST_WIDTH = WIDTH - len(LATER_RATES)  # the columns that every release knows
+SENT_BYTES_AT, EMPTY_RECEIVES_AT = range(len(RATES), len(RATES) + len(LATER_RATES))  # in the totals of a track
 _AGE_AT = NAMES.index(AGE)
 _DEPTH_AT = NAMES.index("visible")
-_PERCENTILES_AT = _AGE_AT + 1
 _NONE = -1.0  # a percentile of no messages
+_UNKNOWN = float("nan")  # a value that the release which wrote the row did not have
 _EMPTY_ROW = array("f", [0.0]) * WIDTH
 MARKS_MAX = 200
 BUSY_MS = 60_000  # a queue that changed in this time is not idle
@@ -126,7 +129,7 @@ class Track:
     )
 
     def __init__(self, now_ms: int, since_ms: int = 0) -> None:
-        self.totals = [0] * len(RATES)
+        self.totals = [0] * (len(RATES) + len(LATER_RATES))
         self.histograms = [[0] * BUCKETS for _ in KINDS]
         self.depths = [0] * len(DEPTHS)
         self.oldest_ms = 0  # when the oldest message was sent; 0: there is none
@@ -141,7 +144,8 @@ class Track:
         counted only since then, but was idle before.
         """
         seconds = max(1, now_ms - began_ms) / 1000
-        row = [(now - base) / seconds for now, base in zip(self.totals, self._base_totals[at], strict=True)]
+        rates = [(now - base) / seconds for now, base in zip(self.totals, self._base_totals[at], strict=True)]
+        row = rates[: len(RATES)]
         row += self.depths
         row.append((now_ms - self.oldest_ms) / 1000 if self.oldest_ms else 0.0)
         bases = self._base_histograms[at]
@@ -152,6 +156,7 @@ class Track:
             delta = [now - before for now, before in zip(counts, base, strict=True)]
             row += percentiles(delta, SHARES) or (_NONE,) * len(SHARES)
             bases[kind] = [*counts]
+        row += rates[len(RATES) :]
         self._base_totals[at] = [*self.totals]
         self.rings[at].put(step, row)
 
@@ -195,7 +200,7 @@ class Book:
             track = self.queues[number] = Track(now_ms, self._dropped.pop(number, 0))
             if depths_before:
                 track.depths = [*depths_before]
-                row = [0.0] * len(RATES) + [*depths_before, 0.0] + [_NONE] * len(PERCENTILES)
+                row = [0.0] * len(RATES) + [*depths_before, 0.0] + [_NONE] * len(PERCENTILES) + [0.0] * len(LATER_RATES)
                 for ring, began_ms, resolution in zip(track.rings, self._began_ms, RESOLUTIONS, strict=True):
                     ring.put(max(0, began_ms // (resolution.step_s * 1000) - 1), row)
         track.changed_ms = now_ms
@@ -283,8 +288,8 @@ class Book:
                 later_s = (step - ring.steps[row_at]) * step_s
             for name in range(WIDTH):
                 value = row[name]
-                if name < len(RATES):
-                    columns[name][place] = round(value, 3) if own else 0.0
+                if name < len(RATES) or name >= FIRST_WIDTH:
+                    columns[name][place] = _rate(value) if own else 0.0
                 elif name < _AGE_AT:
                     columns[name][place] = int(value)
                 elif name == _AGE_AT:
@@ -311,7 +316,7 @@ class Book:
             end_ms = (first + place + 1) * step_s * 1000
             if end_ms <= since_ms:
                 continue
-            for name in range(len(RATES)):
+            for name in (*range(len(RATES)), *range(FIRST_WIDTH, WIDTH)):
                 columns[name][place] = 0.0
             for name, level in enumerate(levels, len(RATES)):
                 columns[name][place] = int(level)
@@ -342,16 +347,22 @@ class Book:
         }
 
     def load(self, data: dict[str, Any], exist: Iterable[int], now_ms: int) -> None:
-        """Continue from what `dump` returned. Raises ValueError, TypeError or KeyError if that is damaged. Data of
-        another layout, as another release may have written, is left out.
+        """Continue from what `dump` returned. Raises ValueError, TypeError or KeyError if that is damaged.
+
+        An earlier release had fewer columns: what it did not have is unknown. Data of any other layout is left out.
         """
-        layout = (VERSION, [*NAMES], [resolution.step_s for resolution in RESOLUTIONS])
-        if (data["version"], data["names"], data["steps"]) != layout:
+        names = data["names"]
+        if (data["version"], data["steps"]) != (VERSION, [resolution.step_s for resolution in RESOLUTIONS]):
             return
-        server = _load_track(data["server"], now_ms)
+        if names not in ([*NAMES], [*NAMES[:FIRST_WIDTH]]):
+            return
+        width = len(names)
+        server = _load_track(data["server"], now_ms, width)
         kept = {*exist}
         queues = {
-            int(number): _load_track(told, now_ms) for number, told in data["queues"].items() if int(number) in kept
+            int(number): _load_track(told, now_ms, width)
+            for number, told in data["queues"].items()
+            if int(number) in kept
         }
         marks = [Mark(int(at_ms), str(kind), str(text)) for at_ms, kind, text in data["marks"]]
         dropped = {int(number): min(int(at_ms), now_ms) for number, at_ms in data["dropped"].items()}
@@ -386,9 +397,13 @@ def merged(parts: Sequence[Sequence[Sequence[Value]]]) -> list[list[Value]]:
             if not known:
                 together.append(None)
             else:
-                together.append(sum(known) if name < _AGE_AT else max(known))
+                together.append(sum(known) if name < _AGE_AT or name >= FIRST_WIDTH else max(known))
         whole.append([round(value, 3) if value is not None else None for value in together])
     return whole
+
+
+def _rate(value: float) -> float | None:
+    return round(value, 3) if value == value else None  # a value that is not a number is unknown
 
 
 def _dump_track(track: Track) -> list[Any]:
@@ -396,13 +411,15 @@ def _dump_track(track: Track) -> list[Any]:
     return [track.changed_ms, track.since_ms, rings]
 
 
-def _load_track(told: Sequence[Any], now_ms: int) -> Track:
+def _load_track(told: Sequence[Any], now_ms: int, width: int) -> Track:
     changed_ms, since_ms, rings = told
     track = Track(now_ms, min(int(since_ms), now_ms))
     track.changed_ms = min(int(changed_ms), now_ms)
     for at, (ring, (steps, values)) in enumerate(zip(track.rings, rings, strict=True)):
         ring.steps.frombytes(steps)
         ring.values.frombytes(values)
+        if width < WIDTH:
+            ring.values = _widened(ring.values, width)
         rising = all(a < b for a, b in zip(ring.steps, ring.steps[1:], strict=False))
         if len(ring.values) != len(ring.steps) * WIDTH or not rising:
             raise ValueError("the rows of a time series do not fit together")
@@ -410,3 +427,13 @@ def _load_track(told: Sequence[Any], now_ms: int) -> Track:
         ring.drop_before(first)
         ring.drop_from(now_ms // (RESOLUTIONS[at].step_s * 1000))
     return track
+
+
+def _widened(values: array[float], width: int) -> array[float]:
+    """Rows of fewer columns, with unknown values in the columns that they do not have."""
+    unknown = array("f", [_UNKNOWN]) * (WIDTH - width)
+    whole: array[float] = array("f")
+    for at in range(0, len(values), width):
+        whole += values[at : at + width]
+        whole += unknown
+    return whole

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from batonq.node import events
+from batonq.whole_file import replace_file
 
 MAGIC = b"baton series 1\n"
 BYTES_MAX = 256 << 20
@@ -46,12 +47,8 @@ class SeriesFile:
     def save(self, data: dict[str, Any]) -> int:
         """Replace the file, all or nothing. Returns the size of the data before it was compressed."""
         plain = msgspec.msgpack.encode(data)
-        beside = f"{self._path}.new"
         try:
-            handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(handle, "wb") as file:
-                file.write(MAGIC + zlib.compress(plain, 1))
-            os.replace(beside, self._path)
+            replace_file(self._path, MAGIC + zlib.compress(plain, 1))
         except OSError as problem:
             events.warning("series_unsaved", f"The time series cannot be saved in {self._path}: {problem}")
         return len(plain)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from batonq.core.commands import Arrival
+from batonq.core.records import Reason
 from batonq.errors import BatonError, LogCorrupt
 from batonq.log.cancellation import end
 from batonq.node.alarms.book import AlarmBook
@@ -152,8 +153,13 @@ class Channels:
         await committed(host)
         arrivals: list[Arrival] = []
         total = 0
+        copied: dict[bytes, int] = {}  # payload of a published message → index of its first copy
         for entry in entries:
             arrival = make_arrival(host.shard, host.log, entry)
+            if arrival.reason == Reason.FANOUT:
+                first = copied.setdefault(arrival.payload, len(arrivals))
+                if first < len(arrivals):
+                    arrival.same_as, arrival.payload = len(arrivals) - first, b""
             arrivals.append(arrival)
             total += len(arrival.payload)
             if total >= self._window_bytes:

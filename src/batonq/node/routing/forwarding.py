@@ -30,7 +30,8 @@ DRY_RUN_MS = 60_000  # a dry run may look at millions of messages
 WAITING_MAX = 4_096  # commands that gather for one shard
 CALLS_MAX = 64  # to one shard at a time
 PATIENCE_S = 0.5  # the next call does not wait for one that has taken this long
-_WAITS = {"hint": 1, "receive_matching": 4}  # operations that may wait, and which of their arguments says how long
+# operations that may wait, and which of their arguments says how long
+_WAITS = {"hint": 1, "receive_matching": 4, "reader_fetch": 7}
 
 
 class _One(NamedTuple):

@@ -5,20 +5,31 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
+from batonq.core.commands import Arrival, Command, Counters, ExactCounters, Job, Leases, Receive
+from batonq.core.payload import Payload
+from batonq.core.schedule import Schedule
 from batonq.core.shard.commands.operator import Destination
+from batonq.core.shard.commands.readers import Assignment
+from batonq.core.shard.state.job_book import REPLAY
+from batonq.core.shard.state.readers import GroupSettings, Start
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
 from batonq.node.jobs.redrive_scan import Sample, examine_all
-from batonq.node.messages import operator_actions
+from batonq.node.jobs.replay_scan import replay_preview
+from batonq.node.messages import group_reading, operator_actions
 from batonq.node.messages.dead_letter_groups import DeadLetters, group_dead_letters
+from batonq.node.messages.group_reading import Fetched, ReaderView
 from batonq.node.messages.lease_holders import Holding, lease_holders
 from batonq.node.messages.message_history import MessageFound, find_with_history
 from batonq.node.messages.peek import Peeked, PeekFilter, PeekPage, look
+from batonq.node.messages.queue_figures import ShardFigures, read_figures
 from batonq.node.messages.received import Deliveries, Delivery, Received
+from batonq.node.messages.retained_reader import RetainedBounds, RetainedPage, RetainedReader, bounds_of
 from batonq.node.routing.ports import JobView
 from batonq.node.routing.submission import Done, Waiting, client_error, tell
+from batonq.node.schedules import schedule_actions
 from batonq.node.shard_host.host import ShardHost, committed
 from batonq.node.shard_host.keeper import ShardKeeper
 from batonq.node.tasks import Tasks
@@ -40,6 +51,7 @@ class LocalShard:
         self._matching = matching
         self._number = keeper.number
         self._tasks = Tasks()
+        self._retained = RetainedReader(deliveries.render)
 
     # --- commands
 
@@ -134,6 +146,18 @@ class LocalShard:
         await committed(host)
         return counters
 
+    async def exact_counters(self, queue: int) -> ExactCounters:
+        host = self._host()
+        exact = host.exact_counters(queue)
+        await committed(host)
+        return exact
+
+    async def needed_payloads(self, prefix: str) -> list[str]:
+        host = self._host()
+        needed = host.shard.needed_payloads(prefix, host.now_ms())
+        await committed(host)  # what was deleted may not be needed only if that is committed
+        return [*needed]
+
     async def waiting(self, queue: int) -> int:
         return self._host().polls.waiting(queue)
 
@@ -142,7 +166,8 @@ class LocalShard:
         numbers_from = host.shard.numbers_from(queue)
         page = await look(host, queue, after_sequence, limit, wanted, examine_max)
         return page._replace(
-            after=numbers_from + page.after, messages=[_numbered(one, numbers_from) for one in page.messages]
+            after=numbers_from + page.after,
+            messages=[self._shown(queue, one, numbers_from) for one in page.messages],
         )
 
     async def message(self, queue: int, sequence: int) -> MessageFound | None:
@@ -150,7 +175,17 @@ class LocalShard:
         found = await find_with_history(host, queue, sequence)
         if found is None:
             return None
-        return found._replace(peeked=_numbered(found.peeked, host.shard.numbers_from(queue)))
+        return found._replace(peeked=self._shown(queue, found.peeked, host.shard.numbers_from(queue)))
+
+    def _shown(self, queue: int, peeked: Peeked, numbers_from: int) -> Peeked:
+        """The message as its consumers see it."""
+        if peeked.envelope:
+            payload = Payload(0, "", peeked.group, "", "", b"", peeked.attributes, peeked.body, b"", peeked.content)
+            shown = self._deliveries.render(queue, payload._replace(envelope=peeked.envelope))
+            peeked = peeked._replace(
+                body=shown.body, attributes=shown.attributes, content=shown.content, envelope=shown.envelope
+            )
+        return _numbered(peeked, numbers_from)
 
     async def delete_message(self, queue: int, sequence: int) -> None:
         await operator_actions.delete_message(self._host(), queue, sequence)
@@ -171,6 +206,9 @@ class LocalShard:
 
     async def holders(self, queue: int) -> list[Holding]:
         return await lease_holders(self._host(), queue)
+
+    async def figures(self, queue: int) -> ShardFigures:
+        return await read_figures(self._host(), queue)
 
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)
@@ -196,6 +234,125 @@ class LocalShard:
         await committed(host)
         return sequence
 
+    # --- retained history
+
+    async def retained(self, queue: int, after_position: int, limit_messages: int, limit_bytes: int) -> RetainedPage:
+        return await self._retained.read(self._host(), queue, after_position, limit_messages, limit_bytes)
+
+    async def retained_bounds(self, queue: int, time_ms: int) -> RetainedBounds:
+        return bounds_of(self._host(), queue, time_ms)
+
+    # --- reader groups
+
+    async def readers(self, queue: int) -> list[ReaderView]:
+        host = self._host()
+        views = [group_reading.view_of(host, queue, reader) for reader in host.shard.readers(queue)]
+        await committed(host)
+        return views
+
+    async def reader(self, queue: int, group: str) -> ReaderView:
+        host = self._host()
+        view = group_reading.view_of(host, queue, host.shard.reader(queue, group))
+        await committed(host)
+        return view
+
+    async def reader_is_new(self, queue: int, group: str, settings: GroupSettings) -> bool:
+        host = self._host()
+        is_new = host.shard.is_new_reader(queue, group, settings)
+        await committed(host)
+        return is_new
+
+    async def reader_set(
+        self,
+        queue: int,
+        group: str,
+        created_ms: int,
+        settings: GroupSettings,
+        start: Start,
+        epoch: int,
+        only_new: bool,
+    ) -> ReaderView:
+        host = self._host()
+        reader = host.run(
+            host.shard.set_reader, queue, group, created_ms, settings, start, epoch, only_new, host.admit()
+        )
+        view = group_reading.view_of(host, queue, reader)
+        await committed(host)
+        return view
+
+    async def reader_delete(self, queue: int, group: str) -> None:
+        host = self._host()
+        host.run(host.shard.delete_reader, queue, group, host.admit())
+        await committed(host)
+
+    async def reader_join(self, queue: int, group: str, member: str, shards: Sequence[int]) -> Assignment:
+        host = self._host()
+        assignment = host.run(host.shard.join_reader, queue, group, member, shards, host.admit())
+        await committed(host)
+        return assignment
+
+    async def reader_leave(self, queue: int, group: str, member: str, shards: Sequence[int]) -> None:
+        host = self._host()
+        host.run(host.shard.leave_reader, queue, group, member, shards, host.admit())
+        await committed(host)
+
+    async def reader_assignment(self, queue: int, group: str, member: str) -> Assignment:
+        host = self._host()
+        assignment = host.shard.reader_assignment(queue, group, member)
+        await committed(host)
+        return assignment
+
+    async def reader_begin_seek(self, queue: int, group: str) -> int:
+        host = self._host()
+        epoch = host.run(host.shard.begin_seek, queue, group, host.admit()).group_epoch
+        await committed(host)
+        return epoch
+
+    async def reader_end_seek(self, queue: int, group: str, epoch: int) -> None:
+        host = self._host()
+        host.run(host.shard.end_seek, queue, group, epoch, host.admit())
+        await committed(host)
+
+    async def reader_fetch(
+        self,
+        queue: int,
+        group: str,
+        member: str,
+        epoch: int,
+        after_position: int,
+        limit_messages: int,
+        limit_bytes: int,
+        wait_ms: int,
+    ) -> Fetched:
+        return await group_reading.fetch(
+            self._host,
+            self._retained,
+            queue,
+            group,
+            member,
+            epoch,
+            after_position,
+            limit_messages,
+            limit_bytes,
+            wait_ms,
+        )
+
+    async def reader_commit(self, queue: int, group: str, member: str, epoch: int, position: int) -> int:
+        host = self._host()
+        reader = host.run(host.shard.commit_reader, queue, group, member, epoch, position, host.admit())
+        await committed(host)
+        return reader.position
+
+    async def reader_fail(
+        self, queue: int, group: str, member: str, epoch: int, position: int, error: str
+    ) -> ReaderView:
+        host = self._host()
+        fail_reader = host.shard.fail_reader
+        reader = host.run(fail_reader, queue, group, member, epoch, position, error, host.admit())
+        view = group_reading.view_of(host, queue, reader)
+        await committed(host)
+        return view
+
     # --- jobs
 
     async def start_job(self, job: Job) -> JobView:
@@ -205,7 +362,10 @@ class LocalShard:
     async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
         host = self._host()
         numbers_from = host.shard.numbers_from(job.source)
-        job, sample = await examine_all(host, job)
+        if job.kind == REPLAY:
+            job, sample = await replay_preview(host, partial(self._retained.read, host), job)
+        else:
+            job, sample = await examine_all(host, job)
         return JobView(job, 0.0), [one._replace(sequence=numbers_from + one.sequence) for one in sample]
 
     async def jobs(self, queue: int) -> list[JobView]:
@@ -241,6 +401,31 @@ class LocalShard:
     async def resume_job(self, job_id: str) -> JobView:
         host = self._host()
         return await _view(host, host.jobs.resume(job_id))
+
+    # --- schedules
+
+    async def create_schedule(self, schedule: Schedule) -> Schedule:
+        return await schedule_actions.create_schedule(self._host(), schedule)
+
+    async def change_schedule(self, queue: int, name: str, changes: dict[str, Any]) -> Schedule:
+        return await schedule_actions.change_schedule(self._host(), queue, name, changes)
+
+    async def delete_schedule(self, queue: int, name: str) -> None:
+        await schedule_actions.delete_schedule(self._host(), queue, name)
+
+    async def schedules(self, queue: int, name: str) -> list[Schedule]:
+        host = self._host()
+        book = host.shard.schedules
+        if name:
+            one = book.find(queue, name)
+            found = [] if one is None else [one]
+        else:
+            found = [replace(one, message="") for one in (book.of_queue(queue) if queue else book)]
+        await committed(host)
+        return found
+
+    async def adopt_schedule(self, schedule: Schedule) -> None:
+        await schedule_actions.adopt_schedule(self._host(), schedule)
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         host = self._host()

@@ -20,10 +20,10 @@ from functools import partial
 from typing import Any
 
 from batonq.attribute_formats.arns import QueueName
+from batonq.attribute_formats.wildcards import Wildcards, is_wildcard
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Leases, Receive
 from batonq.core.spread import Hint
-from batonq.core.wildcards import Wildcards, is_wildcard
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
 from batonq.node.messages.received import Delivery
 from batonq.node.routing.ports import ShardPort

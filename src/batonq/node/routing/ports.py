@@ -8,17 +8,23 @@ declared once, here: wire.py derives its form for calls between nodes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from batonq.core.commands import Arrival, Command, Counters, Job
+from batonq.core.commands import Arrival, Command, Counters, ExactCounters, Job
+from batonq.core.schedule import Schedule
 from batonq.core.shard.commands.operator import Destination
+from batonq.core.shard.commands.readers import Assignment
+from batonq.core.shard.state.readers import GroupSettings, Start
 from batonq.core.spread import Hint
 from batonq.node.jobs.redrive_scan import Sample
 from batonq.node.messages.dead_letter_groups import DeadLetters
+from batonq.node.messages.group_reading import Fetched, ReaderView
 from batonq.node.messages.lease_holders import Holding
 from batonq.node.messages.message_history import MessageFound
 from batonq.node.messages.peek import PeekFilter, PeekPage
+from batonq.node.messages.queue_figures import ShardFigures
 from batonq.node.messages.received import Delivery
+from batonq.node.messages.retained_reader import RetainedBounds, RetainedPage
 from batonq.node.routing.submission import Done, Waiting
 
 
@@ -54,6 +60,9 @@ class ShardOperations(Protocol):
 
     async def counters(self, queue: int) -> Counters: ...
 
+    async def exact_counters(self, queue: int) -> ExactCounters:
+        """The counters with the log position that they describe."""
+
     async def waiting(self, queue: int) -> int:
         """How many long polls wait on a queue."""
 
@@ -78,6 +87,12 @@ class ShardOperations(Protocol):
     async def holders(self, queue: int) -> list[Holding]:
         """Who holds messages of a queue (0: of any queue), and how many."""
 
+    async def figures(self, queue: int) -> ShardFigures:
+        """What the shard knows about why messages of a queue wait; see queue_figures.py."""
+
+    async def needed_payloads(self, prefix: str) -> list[str]:
+        """The objects of the payload store that the shard needs, of those whose keys begin with `prefix`."""
+
     async def reach(self, queue: int, version: int) -> None:
         """Return when the shard has applied, and committed, the catalog's changes up to this version.
 
@@ -92,6 +107,72 @@ class ShardOperations(Protocol):
 
     async def next_sequence(self) -> int:
         """The sequence of the shard's next message: no message has a higher one yet."""
+
+    # --- retained history
+
+    async def retained(self, queue: int, after_position: int, limit_messages: int, limit_bytes: int) -> RetainedPage:
+        """Messages of the retained history after a position. Raises NotRetained."""
+
+    async def retained_bounds(self, queue: int, time_ms: int) -> RetainedBounds:
+        """Where the retained history begins and ends, and where a time is in it. Raises NotRetained."""
+
+    # --- reader groups, see core/shard/commands/readers.py
+
+    async def readers(self, queue: int) -> list[ReaderView]:
+        """The reader groups of a queue, by name."""
+
+    async def reader(self, queue: int, group: str) -> ReaderView:
+        """Raises ReaderDoesNotExist."""
+
+    async def reader_is_new(self, queue: int, group: str, settings: GroupSettings) -> bool:
+        """Raises ReaderExists if the group exists with other settings."""
+
+    async def reader_set(
+        self,
+        queue: int,
+        group: str,
+        created_ms: int,
+        settings: GroupSettings,
+        start: Start,
+        epoch: int,
+        only_new: bool,
+    ) -> ReaderView:
+        """Create a group on this shard, or set its position there."""
+
+    async def reader_delete(self, queue: int, group: str) -> None: ...
+
+    async def reader_join(self, queue: int, group: str, member: str, shards: Sequence[int]) -> Assignment:
+        """Only for the queue's first shard, like the next four."""
+
+    async def reader_leave(self, queue: int, group: str, member: str, shards: Sequence[int]) -> None: ...
+
+    async def reader_assignment(self, queue: int, group: str, member: str) -> Assignment: ...
+
+    async def reader_begin_seek(self, queue: int, group: str) -> int:
+        """Returns the epoch of the seek."""
+
+    async def reader_end_seek(self, queue: int, group: str, epoch: int) -> None: ...
+
+    async def reader_fetch(
+        self,
+        queue: int,
+        group: str,
+        member: str,
+        epoch: int,
+        after_position: int,
+        limit_messages: int,
+        limit_bytes: int,
+        wait_ms: int,
+    ) -> Fetched:
+        """Messages that the group has not committed here. Raises StaleMember."""
+
+    async def reader_commit(self, queue: int, group: str, member: str, epoch: int, position: int) -> int:
+        """Returns the position that is committed now. Raises StaleMember, PositionInvalid."""
+
+    async def reader_fail(
+        self, queue: int, group: str, member: str, epoch: int, position: int, error: str
+    ) -> ReaderView:
+        """Count a failure. Raises StaleMember, PositionInvalid."""
 
     # --- jobs, which run at the shards of their source
 
@@ -113,6 +194,21 @@ class ShardOperations(Protocol):
     async def pause_job(self, job_id: str, why: str) -> JobView: ...
 
     async def resume_job(self, job_id: str) -> JobView: ...
+
+    # --- schedules
+
+    async def create_schedule(self, schedule: Schedule) -> Schedule:
+        """Create a schedule, or return the existing one if it is the same; see node/schedules/schedule_actions.py."""
+
+    async def change_schedule(self, queue: int, name: str, changes: dict[str, Any]) -> Schedule: ...
+
+    async def delete_schedule(self, queue: int, name: str) -> None: ...
+
+    async def schedules(self, queue: int, name: str) -> list[Schedule]:
+        """The schedules of a queue (0: of all queues), without their messages; or one with its message, by name."""
+
+    async def adopt_schedule(self, schedule: Schedule) -> None:
+        """Accept a schedule from another shard of its queue. Doing it again changes nothing."""
 
     # --- between shards
 

@@ -513,7 +513,8 @@ class Spreading:
 def summed(parts: Sequence[Counters]) -> Counters:
     """The counters of a whole queue: exact for the log positions at which each shard's were read."""
     oldest = min((part.oldest_sent_ms for part in parts if part.oldest_sent_ms), default=0)
-    return Counters(*map(sum, zip(*parts, strict=True)))._replace(oldest_sent_ms=oldest)
+    visible = min((part.oldest_visible_ms for part in parts if part.oldest_visible_ms), default=0)
+    return Counters(*map(sum, zip(*parts, strict=True)))._replace(oldest_sent_ms=oldest, oldest_visible_ms=visible)
 
 
 async def joined(

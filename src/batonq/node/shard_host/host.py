@@ -17,14 +17,17 @@ from batonq.core.commands import (
     Arrival,
     ChangeVisibility,
     Counters,
+    ExactCounters,
     Leases,
 )
 from batonq.core.limits import ROLL_ROWS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ROW_WORDS
+from batonq.core.schedule import Schedule
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.state.columns import NIL
 from batonq.core.spread import Hint
+from batonq.core.topics.subscription import Subscription
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events
@@ -32,10 +35,12 @@ from batonq.node.alarms.book import AlarmBook, queue_id
 from batonq.node.alarms.kinds import KINDS, label_of, severity_of
 from batonq.node.clock import Clock
 from batonq.node.jobs.job_runner import JobRunner
+from batonq.node.schedules.schedule_runner import ScheduleRunner
 from batonq.node.settings import KIB, MIB, Settings
 from batonq.node.shard_host.command_groups import CommandGroups
 from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit
 from batonq.node.shard_host.long_polls import LongPolls
+from batonq.node.shard_host.reader_waits import ReaderWaits
 from batonq.node.shard_host.waiters import NO_LEASES
 
 P = ParamSpec("P")
@@ -83,7 +88,9 @@ class ShardHost:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self.jobs = JobRunner(self, loop, settings.window_entries * 4)
+        self.schedules = ScheduleRunner(self)
         self.polls = LongPolls(self, loop, settings)
+        self.reader_waits = ReaderWaits(loop, settings.waiters_max)
         self.commit = GroupCommit(
             loop=loop,
             machine=shard,
@@ -115,6 +122,7 @@ class ShardHost:
                 raise
         self.serving = True
         self.jobs.begin(self._clock.now_ms())
+        self.schedules.begin()
         self._arm()
 
     async def drain(self) -> None:
@@ -146,15 +154,19 @@ class ShardHost:
         if self.commands.arrived:
             self._loop.call_soon(self.commands.execute)  # they are refused there
         self.jobs.end()
+        self.schedules.end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.polls.end(why)
+        self.reader_waits.end()
 
     def stop_waiting(self) -> None:
         """Answer every long poll now, accept no new ones, and suspend jobs: the node is stopping."""
         self.jobs.end()  # jobs resume when the shard is opened again
+        self.schedules.end()
         self.polls.stop()
+        self.reader_waits.end()
 
     # --- running commands ------------------------------------------------------------------------
 
@@ -293,6 +305,8 @@ class ShardHost:
     def _after_commit(self) -> None:
         if self.shard.alarms:
             self._raise_alarms()
+        if self.reader_waits.waiting:
+            self.reader_waits.look(self.shard, self.log)
         self._on_commit()
 
     def _raise_alarms(self) -> None:
@@ -311,11 +325,34 @@ class ShardHost:
                 label=label_of(word),
             )
 
+    def schedule_alarm(self, schedule: Schedule, text: str) -> None:
+        """Raise an alarm about a schedule that cannot fire; an empty text ends it."""
+        state = self.shard.queues.get(schedule.queue)
+        policy = state.policy if state is not None else None
+        name = queue_id(policy.name, policy.tenant, self._account) if policy is not None else str(schedule.queue)
+        of = f"{schedule.name}@{name}"
+        if not text:
+            self._alarms.clear("schedule-waiting", of)
+        elif policy is not None:
+            severity = severity_of(KINDS["schedule-waiting"], 1, policy.alarm_severity)
+            label = label_of(policy.alarm_severity)
+            self._alarms.put(
+                "schedule-waiting",
+                f"Queue {policy.name}: {text}",
+                of=of,
+                severity=severity,
+                queue=policy.name,
+                account=policy.tenant,
+                label=label,
+            )
+
     def _arm(self) -> None:
         """Set one timer, for the first thing that is due."""
         due_ms = self.shard.next_due()
         if self.jobs.due_ms is not None and (due_ms is None or self.jobs.due_ms < due_ms):
             due_ms = self.jobs.due_ms
+        if self.schedules.due_ms is not None and (due_ms is None or self.schedules.due_ms < due_ms):
+            due_ms = self.schedules.due_ms
         if self._timer is not None:
             if due_ms is not None and self._timer_due_ms <= due_ms:
                 return  # the timer fires early enough, and is set again then
@@ -328,8 +365,8 @@ class ShardHost:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def jobs_changed(self) -> None:
-        """Called when work of a job may be due earlier than before."""
+    def due_changed(self) -> None:
+        """Called when something may be due earlier than before."""
         if self.serving:
             self._arm()
 
@@ -373,6 +410,8 @@ class ShardHost:
         if self.jobs.due_ms is not None and self.jobs.due_ms <= now_ms and not self.frame_is_full:
             self.make_room()
             self.jobs.step(now_ms)
+        if self.schedules.due_ms is not None and self.schedules.due_ms <= now_ms and not self.frame_is_full:
+            self.schedules.step(now_ms)
         if shard.woken:
             self.polls.woken()
         if shard.frame.filled:
@@ -382,6 +421,10 @@ class ShardHost:
 
     def set_policy(self, policy: QueuePolicy) -> None:
         self.run(self.shard.set_policy, policy, self.admit_own())
+
+    def set_subscription(self, topic: int, number: int, subscription: Subscription | None, version: int) -> None:
+        """Tell the shard of a topic about one of its subscriptions; None: it was removed."""
+        self.run(self.shard.set_subscription, topic, number, subscription, version, self.admit_own())
 
     def close_queue(self, queue: int, version: int) -> None:
         """Tell everyone who waits on a deleted queue that it is gone. `purge` removes its messages."""
@@ -401,6 +444,10 @@ class ShardHost:
     def counters(self, queue: int) -> Counters:
         self.run(self.shard.advance, self.admit())
         return self.shard.counters(queue)
+
+    def exact_counters(self, queue: int) -> ExactCounters:
+        self.run(self.shard.advance, self.admit())
+        return self.shard.exact_counters(queue)
 
     def seek(self, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
         """Do one step towards a position in a queue, after everything due has been recorded; see Shard.seek."""

@@ -49,6 +49,7 @@ class Host(Protocol):
     def make_room(self) -> None: ...
     def admit(self, *, adds: bool = False) -> int: ...
     def run(self, command: Callable[..., Any], *arguments: Any) -> Any: ...
+    def due_changed(self) -> None: ...
 
 
 class LongPolls:
@@ -161,6 +162,8 @@ class LongPolls:
     def _see_to_it(self) -> None:
         """Schedule serving for a new waiter: the open frame, or work left for later, may have messages for it."""
         host = self._host
+        if host.shard.paced:
+            host.due_changed()
         if host.shard.frame.filled or host.shard.woken or self._unserved:
             host.commit.kick()
 

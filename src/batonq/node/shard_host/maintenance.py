@@ -14,6 +14,7 @@ from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.messages.receipts import Receipts
+from batonq.node.schedules.schedule_actions import Adopter, move_schedules
 from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.host import ShardHost, committed
@@ -40,9 +41,11 @@ class Maintenance:
         snapshots: SnapshotSchedule,
         archiving: Archiving | None = None,
         holds: FrontHolds | None = None,
+        port: Callable[[int], Adopter] | None = None,
     ) -> None:
         self._archiving = archiving
         self._holds = holds
+        self._port = port  # for schedules that have to move to another shard
         self._settings = settings
         self._clock = clock
         self._shards = shards
@@ -91,6 +94,8 @@ class Maintenance:
         host.log.tick()
         self._watch_room(number, host)
         await self._purge_closed(host)
+        if self._port is not None and host.shard.schedules:
+            await move_schedules(host, self._port)
         await self._settle_growth(number, host)
         if self._archiving is not None:
             self._archiving.step(number, host.log)
@@ -141,7 +146,10 @@ class Maintenance:
                 state = host.shard.queues.get(queue)
                 if state is None or (state.messages and state.messages == state.owed):
                     break  # messages on their way to another shard are removed when they are settled
-                _, done = host.purge(queue, None)
+                removed, done = host.purge(queue, None)
+                if state.policy.topic and removed:
+                    text = f"Topic {state.policy.name} was deleted with {removed} copies that waited for their queue"
+                    events.info("copies_dropped", text, topic=state.policy.name, copies=removed)
                 await committed(host)
 
     async def rotate_receipt_key(self) -> None:

@@ -89,6 +89,8 @@ class Truncation:
             until = self._archiving.until(log, until)
         if self._holds is not None:
             until = self._holds.limit(log, until)
+        if until > log.first:
+            until = self._keep_retained(until)
         if until <= log.first or not self._worth_a_look():
             return 0
         for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:
@@ -98,6 +100,8 @@ class Truncation:
             await self._carry(slots, until)
         while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: messages that share payloads
             await self._carry(left, until)
+        if self._keep_retained(until) < until:
+            return 0  # a message whose payload is at the front has moved to a queue that retains it, and is deleted
         self._base_bytes = host.run(host.shard.write_base, until, self._clock.now_ms(), log.frame_bytes_max)
         await self._committed()
         before = log.bytes_retained()
@@ -106,6 +110,14 @@ class Truncation:
         log.drop_front(until)
         self._full_look_at_ms = 0
         return before - log.bytes_retained()
+
+    def _keep_retained(self, until: int) -> int:
+        """The frame up to which the log may be deleted, when `until` is wanted: retained history stays.
+
+        This holds on a full disk too. Deletes still work there, and a shorter `retainSeconds` frees space.
+        """
+        front = self.host.shard.retained_front(self._clock.now_ms())
+        return until if front >= until else self.host.log.droppable(max(front, self.host.log.first))
 
     async def _slots(self, first: int, stop: int) -> list[int]:
         slots: list[int] = []

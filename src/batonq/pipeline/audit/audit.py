@@ -7,7 +7,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.pipeline.audit import channels, groups, keys, known, messages, plain, shards
+from batonq.pipeline.audit import channels, counters, firings, groups, keys, known, messages, plain, publishes, shards
 from batonq.pipeline.audit.kinds import KINDS
 from batonq.pipeline.audit.table import TABLE
 from batonq.pipeline.audit.words import query, text
@@ -31,7 +31,7 @@ COLUMNS = (
     ),
     *("sequence", "slot", "group", "lease_epoch", "receive_count", "deadline", "visible_at", "expires_at", "state"),
     *("reason", "other_shard", "other_queue", "channel_number", "source_slot", "dedup_key", "number", "grace_ms"),
-    *("first_frame", "detail"),
+    *("first_frame", "detail", "messages"),
 )
 _FOUND = " ".join(f"WHEN '{name}' THEN {text(kind.found)}" for name, kind in KINDS.items())
 _TOLD = f"""
@@ -44,7 +44,9 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 
 def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
     """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table."""
-    events = events.select(*COLUMNS)
+    # A lake that an earlier release filled has no subscriptions, and no topics either.
+    subscription = "subscription" if "subscription" in events.columns else "CAST(NULL AS BIGINT) AS subscription"
+    events = events.selectExpr(*(f"`{name}`" for name in COLUMNS), subscription)
     pieces = shards.pieces(events).localCheckpoint()
     few = known.gathered(known.few(events))
     of_shards = known.gathered(known.shards(few, pieces))
@@ -58,5 +60,12 @@ def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
         groups.violations(rest, of_shards, policies, purges),
         keys.violations(events, rest, policies, purges),
     ]
+    counted = counters.violations(events, queues, of_shards)
+    if counted is not None:
+        found.append(counted)
+    if not pieces.where("published > 0").isEmpty():
+        found.append(publishes.violations(events))
+    if not pieces.where("scheduled > 0").isEmpty():
+        found.append(firings.violations(events, of_shards))
     everything = reduce(DataFrame.unionByName, found)
     return shaped(query(_TOLD, found=everything, policies=broadcast(policies)), TABLE)

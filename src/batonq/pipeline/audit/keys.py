@@ -4,8 +4,9 @@ Two consecutive messages with the same key in the same queue (and group, if the 
 
 - The key of the first is remembered for its policy's window, in whole seconds: from the second of its time up to the
   next whole second after the window.
-- With DEDUP_LIVES it is also remembered as long as the first message exists and is not dead.
-- A purge of the queue forgets its keys. A redriven message neither adds a key nor is blocked by one.
+- With DEDUP_LIVES it is instead remembered exactly as long as the first message exists and is not dead.
+- A purge of the queue forgets its keys. A redriven message neither adds a key nor is blocked by one, and neither is a
+  copy of a published message, whose key its topic remembers.
 """
 
 from __future__ import annotations
@@ -21,18 +22,19 @@ _TAKEN = """
 SELECT taken.*, versions.window_ms, CASE WHEN versions.per_group THEN `group` ELSE '' END AS scope
 FROM (
   SELECT shard, queue, dedup_key, `group`, sequence, logical_time AS lt, time, flags
-  FROM {events} WHERE event = 'sent' AND dedup_key IS NOT NULL
+  FROM {events} WHERE event = 'sent' AND dedup_key IS NOT NULL AND flags & COPY = 0
 ) AS taken
 LEFT JOIN {versions} AS versions ON versions.shard = taken.shard AND versions.queue = taken.queue
   AND versions.since < taken.lt AND taken.lt < versions.till
 """
+_TAKEN = _TAKEN.replace("COPY", f"{SentFlag.FANNED:d}")
 _PAIRS = """
 SELECT shard, queue, dedup_key, sequence, lt, time, lag(sequence) OVER same AS p_sequence, lag(lt) OVER same AS p_lt,
   lag(time) OVER same AS p_time, lag(window_ms) OVER same AS p_window_ms, lag(flags) OVER same AS p_flags
 FROM {taken} WINDOW same AS (PARTITION BY shard, queue, dedup_key, scope ORDER BY lt)
 """
-_IN_WINDOW = "unix_millis(time) div 1000 < (unix_millis(p_time) + p_window_ms + 999) div 1000"
 _LIVES = f"p_flags & {SentFlag.DEDUP_LIVES:d} <> 0"
+_IN_WINDOW = f"(NOT {_LIVES} AND unix_millis(time) div 1000 < (unix_millis(p_time) + p_window_ms + 999) div 1000)"
 _SUSPECTS = f"""
 SELECT pairs.*, coalesce({_IN_WINDOW}, false) AS in_window, purges FROM {{pairs}} AS pairs
 LEFT JOIN {{purges}} AS purges ON purges.shard = pairs.shard AND purges.queue = pairs.queue

@@ -137,6 +137,28 @@ _KEY = {
         "a second message was accepted with the same deduplication key",
     ),
 }
+_COUNTERS = {
+    "conservation": Kind(
+        "In every `base`, sent + arrived = deleted + expired + moved + present for each queue, and the counters are "
+        "those of the events before it.",
+        "the counters of a queue do not balance, or are not those of its events",
+    ),
+}
+_TOPIC = {
+    "copies": Kind(
+        "The messages of a request to a topic have as many copies in its frame as their `published` events say, and a "
+        "subscription gets at most one copy of each.",
+        "copies of published messages are missing, or were written twice",
+    ),
+}
+_SCHEDULE = {
+    "firing": Kind(
+        "The firing of a schedule, `schedule_set` with a sequence number, is in one frame with the `sent` event of "
+        "that message, which has the flag SCHEDULED; and each such `sent` has its firing.",
+        "a schedule fired without its message, or a message was sent without its firing",
+    ),
+    "due_time": Kind("The due times of one schedule's firings strictly rise.", "a due time was fired twice"),
+}
 
 FAMILIES = {
     "of one message": _MESSAGE,
@@ -144,5 +166,8 @@ FAMILIES = {
     "between shards": _CHANNEL,
     "of FIFO groups": _GROUP,
     "of deduplication keys": _KEY,
+    "of a queue's counters": _COUNTERS,
+    "of topics": _TOPIC,
+    "of schedules": _SCHEDULE,
 }
 KINDS: dict[str, Kind] = {name: kind for family in FAMILIES.values() for name, kind in family.items()}

@@ -69,8 +69,8 @@ SELECT *,
   lag(lt) OVER life AS p_lt, lag(what) OVER life AS p_what, lag(queue) OVER life AS p_queue,
   lag(until) OVER life AS p_until, lag(owner) OVER life AS p_owner,
   last(epoch, true) OVER past AS p_epoch,
-  last(CASE WHEN {_UNCHARGED} THEN greatest(count - 1, 0) ELSE least(count, {COUNT_MAX}) END, true) OVER past
-    AS p_count,
+  last(CASE WHEN count IS NULL THEN NULL WHEN {_UNCHARGED} THEN greatest(count - 1, 0) ELSE least(count, {COUNT_MAX})
+    END, true) OVER past AS p_count,
   last(expires, true) OVER past AS p_expires,
   %s
 FROM {{facts}}

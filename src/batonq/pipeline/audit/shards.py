@@ -13,16 +13,22 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
+from batonq.pipeline.audit import firings, publishes
 from batonq.pipeline.audit.words import place, query
 
-_PIECES = """
+_PIECES = f"""
 SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row, count(*) AS rows,
   count(opened) AS opened, min(opened) AS lowest, max(opened) AS highest, sum(opened) AS total,
-  min_by(opened, opened_row) AS first_sequence, max_by(opened, opened_row) AS last_sequence, max(named) AS named
+  min_by(opened, opened_row) AS first_sequence, max_by(opened, opened_row) AS last_sequence, max(named) AS named,
+  count(CASE WHEN of_topic THEN 1 END) AS published, count(CASE WHEN of_schedule THEN 1 END) AS scheduled
 FROM (
   SELECT shard, frame, time, owner_epoch, row, CASE WHEN event = 'epoch' THEN number END AS named, opened,
-    CASE WHEN opened IS NOT NULL THEN row END AS opened_row
-  FROM (SELECT *, CASE WHEN event IN ('sent', 'arrived') THEN sequence END AS opened FROM {events})
+    CASE WHEN opened IS NOT NULL THEN row END AS opened_row,
+    event = 'published' OR {publishes.COPY} AS of_topic, event = 'schedule_set' OR {firings.SCHEDULED} AS of_schedule
+  FROM (
+    SELECT *, CASE WHEN event IN ('sent', 'arrived') THEN sequence WHEN event = 'published' THEN number END AS opened
+    FROM {{events}}
+  )
 ) GROUP BY shard, frame, time, owner_epoch
 """
 _PAIRS = """

@@ -77,7 +77,8 @@ STATE = (
     f"CASE code WHEN {Type.SENT:d} THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
     f"WHEN {Type.LEASED:d} THEN {State.IN_FLIGHT:d} WHEN {Type.DELETED:d} THEN {State.DELETED:d} "
     f"WHEN {Type.RETURNED:d} THEN {_RETURNED} {State.DELAYED:d} END WHEN {Type.EXTENDED:d} THEN {State.IN_FLIGHT:d} "
-    f"WHEN {Type.ARRIVED:d} THEN {State.VISIBLE:d} WHEN {Type.OWED:d} THEN {State.OWED:d} "
+    f"WHEN {Type.ARRIVED:d} THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
+    f"WHEN {Type.OWED:d} THEN {State.OWED:d} "
     f"WHEN {Type.SETTLED:d} THEN CASE WHEN why = {Reason.ACCEPTED:d} THEN {State.DELETED:d} "
     f"ELSE {_RETURNED} {DOOMED} END END ELSE {case('state', _numbers(STATES))} END"
 )

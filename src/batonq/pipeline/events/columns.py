@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from batonq.core.payload import AS_IS, NO_DIGEST, PAYLOAD_VERSION
+from batonq.core.payload import AS_IS, ENVELOPE_VERSION, NO_DIGEST, PAYLOAD_VERSION
 from batonq.core.records import (
     ARRIVED_NOTED,
     ARRIVED_PREFIX,
@@ -18,12 +18,13 @@ from batonq.core.records import (
     NO_SLOT,
     ArrivedFlag,
     Reason,
+    SentFlag,
     State,
     Type,
 )
 from batonq.errors import LogCorrupt
 from batonq.pipeline.events.arrays import Bools, Fixed, Ints, Words, fixed, message_ids, time, within
-from batonq.pipeline.events.names import Names, base_detail
+from batonq.pipeline.events.names import Names, base_detail, schedule_detail
 from batonq.pipeline.events.plain import attribute_pairs
 from batonq.pipeline.events.ranges import pieces, runs, windows
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, REASONS, STATES, arrow_type
@@ -73,8 +74,11 @@ _LEASES = _table(
     (Type.LEASED, Type.EXTENDED, Type.RETURNED, Type.DELETED, Type.OWED, Type.EDITED, Type.CARRIED),
 )
 _PAYLOADS = _table((Type.SENT, Type.EDITED, Type.CARRIED, Type.ARRIVED))
+_WITH_BODIES = _PAYLOADS | _table((Type.PUBLISHED,))
 _COUNTED = _table((Type.REQUESTED, Type.PRODUCED, Type.QUEUE_PURGED))
-_DETAILED = _table((Type.POLICY_SET, Type.JOB_SET, Type.BASE))
+_DETAILED = _table(
+    (Type.POLICY_SET, Type.JOB_SET, Type.READER_SET, Type.SCHEDULE_SET, Type.SUBSCRIPTION_SET, Type.BASE)
+)
 _PREFIX = np.zeros(256, dtype=np.int64)
 _PREFIX[Type.CARRIED] = CARRIED_PREFIX.size
 _PREFIX[Type.EDITED] = EDITED_PREFIX.size + CARRIED_PREFIX.size
@@ -123,7 +127,9 @@ class Builder:
         queues = words[0] >> _32
         found["queue"] = Fixed(queues, queues != 0)
         found["variable_bytes"] = self.lengths
-        reasons = np.where(self.kinds == Type.SENT, 0, self.reasons) if Type.SENT in self.present else self.reasons
+        reasons = self.reasons
+        if {Type.SENT, Type.PUBLISHED} & self.present:  # there it is the maximum of receives
+            reasons = np.where((self.kinds == Type.SENT) | (self.kinds == Type.PUBLISHED), 0, reasons)
         found["reason"] = self._coded(reasons, REASONS)
         self._names(queues, names, learned)
 
@@ -212,6 +218,13 @@ class Builder:
     def _control(self) -> None:
         found, words, kinds = self.found, self.words, self.kinds
         found["messages"] = Fixed(words[4], _COUNTED[kinds])
+        if {Type.PUBLISHED, Type.SUBSCRIPTION_SET} & self.present:
+            published = kinds == Type.PUBLISHED
+            copies = np.where(published, (words[3] & _LOW32) - (words[3] >> _32), words[4])
+            found["messages"] = Fixed(copies, _COUNTED[kinds] | published)
+        fanned = (kinds == Type.SENT) & (self.flags & SentFlag.FANNED != 0)
+        told = kinds == Type.SUBSCRIPTION_SET
+        found["subscription"] = Fixed(np.where(told, words[4], words[5]), fanned | told)
         found["grace_ms"] = Fixed(words[4], kinds == Type.EPOCH)
         found["first_frame"] = Fixed(words[3], kinds == Type.BASE)
         chosen = np.flatnonzero(_DETAILED[kinds] & (self.lengths > 0))
@@ -222,6 +235,8 @@ class Builder:
         """The detail of one of the few rows that are not about a message."""
         start = int(self.starts[at])
         part = self.variable[start : start + int(self.lengths[at])]
+        if self.kinds[at] == Type.SCHEDULE_SET:
+            return schedule_detail(part)
         return base_detail(part) if self.kinds[at] == Type.BASE else part.decode()
 
     # --- messages with their payload ------------------------------------------------------------------
@@ -229,7 +244,7 @@ class Builder:
     def _payloads(self, bodies: bool) -> None:
         kinds = self.kinds
         overlay = (kinds == Type.ARRIVED) & (self.flags & ArrivedFlag.OVERLAY != 0)
-        chosen = np.flatnonzero(_PAYLOADS[kinds] & ~self.refused & ~overlay)
+        chosen = np.flatnonzero(_WITH_BODIES[kinds] & ~self.refused & ~overlay)
         prefixes = _PREFIX[kinds[chosen]]
         noted = (kinds[chosen] == Type.ARRIVED) & (self.flags[chosen] & ArrivedFlag.NOTED != 0)
         prefixes[noted] = ARRIVED_NOTED.size
@@ -237,6 +252,11 @@ class Builder:
         within(np.full(len(chosen), _PAYLOAD.itemsize), lengths, "a payload")
         self._times()
         head = windows(self.data, starts, _PAYLOAD)
+        if (head["version"] == ENVELOPE_VERSION).any():  # whose length is where a payload has that of its group
+            before = np.where(head["version"] == ENVELOPE_VERSION, head["group"], 0).astype(np.int64)
+            starts, lengths = starts + before, lengths - before
+            within(np.full(len(chosen), _PAYLOAD.itemsize), lengths, "a payload")
+            head = windows(self.data, starts, _PAYLOAD)
         if (head["version"] != PAYLOAD_VERSION).any():
             raise LogCorrupt("a payload has a version that this release does not support")
         at = starts + _PAYLOAD.itemsize
@@ -277,6 +297,10 @@ class Builder:
         arrived = self._is(Type.ARRIVED)
         if arrived is not None:
             sent, sent_ms = sent | (arrived & ~self.refused), np.where(arrived, until_ms, sent_ms)
+            delays_ms = words[4] >> _32
+            late = arrived & ~self.refused & (delays_ms != 0)
+            if late.any():
+                visible_ms, visible = np.where(late, time_ms + delays_ms, visible_ms), visible | late
         whole = np.flatnonzero((kinds == Type.CARRIED) | (kinds == Type.EDITED))
         if len(whole):
             skipped = np.where(kinds[whole] == Type.EDITED, EDITED_PREFIX.size, 0)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from batonq.core import sections
 from batonq.core.records import ROW_BYTES, ROW_WORDS, Type
+from batonq.core.shard.state.queue_state import TOTALS
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
 
@@ -44,17 +45,49 @@ def told(kind: int, variable: bytes) -> Names:
 
 
 def base_detail(variable: bytes) -> str:
-    """The policies in a Base record, as JSON."""
+    """The policies in a Base record, as JSON, each with the queue's counters there."""
     try:
-        return json.dumps(policies(Type.BASE, variable), ensure_ascii=False, separators=(",", ":"))
+        told = [{**queue["policy"], **_counters(queue)} for queue in _queues(variable)]
+        return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
     except (ValueError, KeyError, TypeError) as problem:
         raise LogCorrupt(f"a record of type BASE cannot be read: {problem!r}") from None
+
+
+def schedule_detail(variable: bytes) -> str:
+    """What a ScheduleSet record changes, as JSON, without the schedule's message: bodies are a column of their own."""
+    try:
+        changes = json.loads(variable)
+        changes.pop("message", None)
+        return json.dumps(changes, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, AttributeError) as problem:
+        raise LogCorrupt(f"a record of type SCHEDULE_SET cannot be read: {problem!r}") from None
 
 
 def policies(kind: int, variable: bytes) -> list[dict[str, Any]]:
     """In the shard's format. Raises the errors of json and of missing keys."""
     if kind == Type.POLICY_SET:
         return [json.loads(variable)]
+    return [queue["policy"] for queue in _queues(variable)]
+
+
+def _queues(variable: bytes) -> list[dict[str, Any]]:
     base = sections.unpack(variable)
-    queues = json.loads(base["items"]) if "items" in base else json.loads(base["facts"])["queues"]
-    return [queue["policy"] for queue in queues]
+    found: list[dict[str, Any]] = json.loads(base["items"]) if "items" in base else json.loads(base["facts"])["queues"]
+    return found
+
+
+def _counters(queue: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """What the audit balances. A Base of a release that did not store all of it has none."""
+    if "present" not in queue:
+        return {}
+    totals = dict(zip(TOTALS, queue["totals"], strict=True))
+    moved, expired_moved = queue.get("moves", (0, 0))
+    counters = {
+        "sent": totals["sent"],
+        "arrived": totals["arrived"],
+        "deleted": totals["deleted"],
+        "expired": totals["expired_messages"] - expired_moved,
+        "moved": moved,
+        "present": queue["present"],
+    }
+    return {"counters": counters}

@@ -17,6 +17,7 @@ from batonq.core.records import (
     ROW_WORDS,
     ArrivedFlag,
     Reason,
+    SentFlag,
     State,
     Type,
     arrived_prefix,
@@ -25,7 +26,7 @@ from batonq.core.records import (
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
 from batonq.pipeline.events.filters import Filter
-from batonq.pipeline.events.names import Names, base_detail, told
+from batonq.pipeline.events.names import Names, base_detail, schedule_detail, told
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, NEVER_MS, REASONS, STATES, columns
 
 _LOW32 = 0xFFFFFFFF
@@ -63,7 +64,7 @@ def events(
 
 
 def _fill(event: dict[str, Any], frame: Frame, index: int, row: array[int], bodies: bool) -> None:
-    w0, w1, w2, w3, w4, _, w6, w7 = row
+    w0, w1, w2, w3, w4, w5, w6, w7 = row
     kind, flags, priority, reason = w0 & 0xFF, w0 >> 8 & 0xFF, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF
     event["shard"], event["frame"], event["row"] = frame.shard, frame.number, index
     event["logical_time"] = frame.number << 16 | index
@@ -71,7 +72,9 @@ def _fill(event: dict[str, Any], frame: Frame, index: int, row: array[int], bodi
     event["time"], event["event"], event["flags"] = w2 * 1000, EVENTS[kind], flags
     event["queue"] = w0 >> 32 or None
     event["variable_bytes"] = w6 >> 32
-    if kind != Type.SENT:
+    if kind == Type.SENT and flags & SentFlag.FANNED:
+        event["subscription"] = w5
+    if kind not in (Type.SENT, Type.PUBLISHED):
         event["reason"] = REASONS.get(reason)
     if kind in MESSAGE_TYPES:
         if w1:
@@ -100,11 +103,18 @@ def _fill(event: dict[str, Any], frame: Frame, index: int, row: array[int], bodi
             event["visible_at"] = _time(w4)
     elif kind in (Type.REQUESTED, Type.PRODUCED, Type.QUEUE_PURGED):
         event["messages"] = w4
+    elif kind == Type.PUBLISHED:
+        event["messages"] = (w3 & _LOW32) - (w3 >> 32)
+        _fill_payload(event, part, bodies)
+    elif kind == Type.SUBSCRIPTION_SET:
+        event["subscription"], event["detail"] = w4, part.decode() or None
     elif kind == Type.EPOCH:
         event["grace_ms"] = w4
     elif kind == Type.BASE:
         event["first_frame"], event["detail"] = w3, base_detail(part)
-    elif kind in (Type.POLICY_SET, Type.JOB_SET):
+    elif kind == Type.SCHEDULE_SET:
+        event["detail"] = schedule_detail(part)
+    elif kind in (Type.POLICY_SET, Type.JOB_SET, Type.READER_SET):
         event["detail"] = part.decode() or None
     if kind in _PAYLOADS:
         _fill_message(event, frame, row, part, bodies)
@@ -124,6 +134,8 @@ def _fill_message(event: dict[str, Any], frame: Frame, row: array[int], part: by
             return
         event["receive_count"], event["sent_at"] = w4 & _LOW32, _time(w3)
         event["expires_at"] = _time((w7 >> 32) * 1000)
+        if w4 >> 32:
+            event["visible_at"] = _time(w2 + (w4 >> 32))
         if flags & ArrivedFlag.OVERLAY:
             event["lineage"] = part.decode() or None
             return
@@ -139,7 +151,11 @@ def _fill_message(event: dict[str, Any], frame: Frame, row: array[int], part: by
         event["state"], event["receives_max"], event["sent_at"] = STATES.get(state), maximum or None, _time(sent_ms)
         event["deadline" if state == State.IN_FLIGHT else "visible_at"] = _time(w3)
     event["expires_at"] = _time((w7 >> 32) * 1000)
-    found = payload.decode(part[prefix:])
+    _fill_payload(event, part[prefix:], bodies)
+
+
+def _fill_payload(event: dict[str, Any], data: bytes, bodies: bool) -> None:
+    found = payload.decode(data)
     event["group"], event["dedup_key"] = found.group or None, found.dedup_id or None
     event["sender"], event["trace"] = found.sender or None, found.trace or None
     event["lineage"] = found.lineage.decode() or None

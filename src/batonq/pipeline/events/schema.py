@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from batonq.core.payload import Content
+from batonq.core.payload import STORED, Content
 from batonq.core.records import Reason, State, Type
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ FIRST_CATALOG_TYPE = Type.CATALOG_SET
 EVENTS = {int(kind): kind.name.lower() for kind in Type if kind < FIRST_CATALOG_TYPE}
 REASONS = {int(reason): reason.name.lower() for reason in Reason if reason}
 STATES = {int(state): state.name.lower() for state in State if state}
-CONTENTS = {int(content): content.name.lower() for content in Content}
+CONTENTS = {int(content): content.name.lower() for content in Content} | {
+    content | STORED: f"stored {content.name.lower()}" for content in Content
+}
 # A time at or after the year 10000 means "never" in the log.
 NEVER_MS = 253_402_300_800_000
 
@@ -35,7 +37,8 @@ class Column:
 
 
 _MESSAGES = "events of a message"
-_PAYLOADS = "sent, edited, carried, arrived"
+_KEPT = "sent, edited, carried, arrived"
+_PAYLOADS = f"{_KEPT}, published"
 _LEASES = "leased, extended, returned, deleted, owed, edited, carried"
 _CHANNEL = "owed, settled, arrived"
 
@@ -73,10 +76,13 @@ COLUMNS = (
     Column("attempt", "name", "Receive request attempt id, if there was one.", "leased"),
     Column("deadline", "time", "When the lease ends.", "leased, extended; edited and carried in flight"),
     Column(
-        "visible_at", "time", "When the message becomes visible.", "sent, returned, settled (refused), edited, carried"
+        "visible_at",
+        "time",
+        "When the message becomes visible.",
+        "sent, returned, settled (refused), edited, carried, arrived (delayed)",
     ),
-    Column("expires_at", "time", "When the message expires.", _PAYLOADS),
-    Column("sent_at", "time", "When it was first sent.", _PAYLOADS),
+    Column("expires_at", "time", "When the message expires.", _KEPT),
+    Column("sent_at", "time", "When it was first sent.", _KEPT),
     Column("state", "name", "Delivery state: " + ", ".join(STATES.values()) + ".", "edited, carried"),
     Column("reason", "name", "Why: " + ", ".join(REASONS.values()) + ".", "all but sent"),
     Column("error_class", "name", "Error class that the consumer reported.", "returned"),
@@ -93,7 +99,15 @@ COLUMNS = (
     Column("dedup_key", "text", "Deduplication key.", _PAYLOADS),
     Column("sender", "name", "Producer of the message.", _PAYLOADS),
     Column("trace", "text", "Trace header.", _PAYLOADS),
-    Column("content", "name", "Content of the body: " + ", ".join(CONTENTS.values()) + ".", _PAYLOADS),
+    Column(
+        "content",
+        "name",
+        "Content of the body: "
+        + ", ".join(CONTENTS.values())
+        + ". The body of a stored one is a pointer into the payload store: the key, which ends with the SHA-256, and "
+        "the size.",
+        _PAYLOADS,
+    ),
     Column("attributes", "map", "Message attributes, from name to value; binary values in base64.", _PAYLOADS),
     Column("attributes_bytes", "int64", "Size of the attributes as stored.", _PAYLOADS),
     Column("body_bytes", "int64", "Size of the body.", _PAYLOADS),
@@ -103,14 +117,33 @@ COLUMNS = (
         "number",
         "int64",
         "epoch: the ownership epoch; base: the next sequence number; policy_set, queue_closed: catalog "
-        "version; queue_purged: first remaining sequence number; requested: first sequence number, 0 if not "
-        "accepted here or forgotten; produced: last sequence number.",
+        "version; queue_purged: first remaining sequence number; reader_set: committed position; requested: first "
+        "sequence number, 0 if not accepted here or forgotten; produced: last sequence number; schedule_set: sequence "
+        "number of the message that a firing sent, otherwise 0; published: sequence number of the publish; "
+        "subscription_set: catalog version.",
         "events that are not of one message",
     ),
-    Column("messages", "int64", "Number of messages of the event.", "requested, produced, queue_purged"),
+    Column(
+        "messages",
+        "int64",
+        "Number of messages of the event; of a published message, its copies without those that were dropped.",
+        "requested, produced, queue_purged, published",
+    ),
     Column("grace_ms", "int64", "Grace period that leases got after an outage.", "epoch"),
     Column("first_frame", "int64", "First retained frame.", "base"),
-    Column("detail", "text", "The policy, the job, or a list of all policies, as JSON.", "policy_set, job_set, base"),
+    Column(
+        "detail",
+        "text",
+        "The policy, the job, the reader group, what changes of a schedule, the subscription, or a list of all "
+        "policies, as JSON.",
+        "policy_set, job_set, reader_set, schedule_set, subscription_set, base",
+    ),
+    Column(
+        "subscription",
+        "int64",
+        "Number of the subscription: of a copy of a published message, or the one that was set.",
+        "sent (copies), subscription_set",
+    ),
 )
 BODY = Column("body", "bytes", "The body, if bodies are requested.", _PAYLOADS)
 

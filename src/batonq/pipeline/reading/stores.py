@@ -6,15 +6,14 @@ Writes are atomic: an object store writes an object at once, and in a directory 
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from batonq.errors import InvalidInput, LogError
+from batonq.object_storage import UNFINISHED, open_arrow_s3, write_durably
 
 SCHEMES = ("file", "s3")
-UNFINISHED = ".unfinished"
 UNFINISHED_KEPT_S = 3_600
 
 
@@ -53,7 +52,7 @@ class Store:
         path = f"{self._root}/{name}"
         try:
             if self._local:
-                _write_durably(path, data)
+                write_durably(path, data)
             else:
                 with self._files.open(path, "wb") as file:
                     file.write(data)
@@ -69,7 +68,7 @@ class Store:
         path = f"{self._root}/{name}"
         try:
             if self._local:
-                return _write_durably(path, data, replace=False)
+                return write_durably(path, data, replace=False)
             if name.rpartition("/")[2] in self.names(name.rpartition("/")[0]):
                 return False
         except OSError as error:
@@ -110,48 +109,4 @@ def _open(url: str) -> tuple[Any, str, bool]:
     parts = urlsplit(url)
     if parts.scheme == "file":
         return fsspec.filesystem("file"), os.path.normpath(unquote(parts.path)), True
-    return _s3(), f"{parts.netloc}{unquote(parts.path)}".rstrip("/"), False
-
-
-def _s3() -> Any:
-    """Credentials, region and endpoint come from the environment, as for AWS's own tools."""
-    from fsspec.implementations.arrow import ArrowFSWrapper
-    from pyarrow.fs import S3FileSystem
-
-    options: dict[str, Any] = {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if endpoint:
-        scheme, _, host = endpoint.rpartition("://")
-        options = {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    if region:
-        options["region"] = region
-    return ArrowFSWrapper(S3FileSystem(**options))
-
-
-def _write_durably(path: str, data: bytes, replace: bool = True) -> bool:
-    """The local log is deleted afterwards, so the data must survive a power failure. Returns whether it was written: an
-    existing file is not changed unless it may be replaced.
-    """
-    folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
-    unfinished = f"{path}.{secrets.token_hex(4)}{UNFINISHED}"  # the copier of a killed node may still be running
-    with open(unfinished, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if replace:
-        os.replace(unfinished, path)
-    else:
-        try:
-            os.link(unfinished, path)
-        except FileExistsError:
-            return False
-        finally:
-            os.unlink(unfinished)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    return True
+    return open_arrow_s3(), f"{parts.netloc}{unquote(parts.path)}".rstrip("/"), False

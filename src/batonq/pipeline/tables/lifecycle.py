@@ -174,7 +174,7 @@ def _messages(events: DataFrame) -> DataFrame:
         at,
         (f.shiftleft(at, _BITS) + code).alias("last"),
         f.coalesce("deadline", "visible_at").alias("until"),
-        f.when(arrived, time).otherwise(f.col("visible_at")).alias("seen"),
+        f.when(arrived & never, time).otherwise(f.col("visible_at")).alias("seen"),
         f.when(event.isin("sent", "arrived", "carried", "edited"), at).alias("told"),
         f.when(event.isin("sent", "arrived"), at).alias("born"),
         f.when(has_payload, at).alias("payload"),

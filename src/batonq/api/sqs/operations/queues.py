@@ -40,7 +40,7 @@ from batonq.api.sqs.shapes import (
 from batonq.core.catalog.attributes import effective, readings
 from batonq.errors import DeadLetterQueueRefused, PurgeInProgress
 from batonq.node.broker import Queue
-from batonq.queue_attributes import ATTRIBUTES, DEAD_LETTER_POLICY, PREFIX, in_words_of_sqs
+from batonq.queue_attributes import ATTRIBUTES, DEAD_LETTER_POLICY, PREFIX, WARNINGS, in_words_of_sqs
 
 DONE = Output()
 PAGE_MAX = 1_000
@@ -153,6 +153,7 @@ async def get_queue_attributes(
         "CreatedTimestamp": str(queue.created_ms // SECOND_MS),
         "LastModifiedTimestamp": str(queue.modified_ms // SECOND_MS),
         "QueueArn": service.arn(queue),
+        WARNINGS: " ".join(service.broker.warnings(queue)),
     }
     wanted = set(names)
     if "All" in wanted:

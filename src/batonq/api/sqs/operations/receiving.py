@@ -133,10 +133,10 @@ def holder(call: Call, consumer: str) -> str:
 
 def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
     """The ARN of the queue that a dead letter came from, even if that queue no longer exists. Empty for a redriven
-    message, which is no longer a dead letter.
+    or replayed message, which is not a dead letter.
     """
     lineage = delivery.lineage
-    if lineage is None or lineage.moved == "redrive":
+    if lineage is None or lineage.moved in ("redrive", "replay"):
         return ""
     source = service.broker.queue_by_number(lineage.source_queue) if lineage.source_queue else None
     return service.arn(source) if source is not None else lineage.source_arn

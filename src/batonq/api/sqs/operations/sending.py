@@ -57,6 +57,7 @@ from batonq.core.ids import message_ids, request_hash
 from batonq.core.payload import AS_IS
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
+from batonq.node.catalog.topic_control import Topic
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
@@ -64,6 +65,7 @@ RETRY_HEADER = b"amz-sdk-retry"  # of older SDKs: attempts made, time waited, re
 INVOCATION_LENGTH_MAX = 128
 TRACE_HEADER = b"x-amzn-trace-id"  # instrumented SDKs put the trace here; it becomes AWSTraceHeader
 WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
+NO_TTL = "A published message cannot have its own time to live. Set MessageRetentionPeriod of the subscribed queues."
 NO_DEDUPLICATION_ID = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 )
@@ -73,7 +75,9 @@ def send_message(service: Service, call: Call, given: SendMessageInput, finish: 
     queue = service.queue(call, given.QueueUrl)
     if queue.fifo and not given.MessageGroupId:
         raise missing("MessageGroupId")
-    messages = _Messages(queue, call, given, [(value,) for value in astuple(given)[_FIELDS_START:]], "MessageBody")
+    bytes_max = service.broker.body_bytes_max(queue)
+    columns = [(value,) for value in astuple(given)[_FIELDS_START:]]
+    messages = Messages(queue, call, given, columns, "MessageBody", bytes_max)
     for error in messages.errors.values():
         raise error
     command = messages.command()
@@ -104,11 +108,13 @@ def send_message_batch(service: Service, call: Call, given: SendMessageBatchInpu
     columns = [*zip(*map(astuple, entries), strict=True)][_ENTRY_FIELDS_START:]
     if queue.fifo:
         _check_fifo_batch(queue, columns)
-    messages = _Messages(queue, call, given, columns, "SendMessageBatchRequestEntry.{}.MessageBody")
-    if messages.size > BATCH_BYTES_MAX:
+    bytes_max = service.broker.body_bytes_max(queue)
+    messages = Messages(queue, call, given, columns, "SendMessageBatchRequestEntry.{}.MessageBody", bytes_max)
+    batch_max = max(BATCH_BYTES_MAX, bytes_max)
+    if messages.size > batch_max:
         raise SqsError(
             BATCH_REQUEST_TOO_LONG,
-            f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {messages.size} bytes.",
+            f"Batch requests cannot be longer than {batch_max} bytes. You have sent {messages.size} bytes.",
         )
     failed: list[BatchFailure] = []
     if messages.errors:
@@ -189,22 +195,24 @@ def _check_fifo_batch(queue: Queue, columns: Columns) -> None:
             raise invalid_value(NO_DEDUPLICATION_ID)
 
 
-class _Messages:
+class Messages:
     """The messages of one request, checked field by field and collected as the columns of a Send command. A field that
     no message has costs nothing.
     """
 
-    __slots__ = ("_builder", "_call", "_content", "_queue", "digests", "errors", "size")
+    __slots__ = ("_builder", "_bytes_max", "_call", "_content", "_queue", "digests", "errors", "size")
 
     def __init__(
         self,
-        queue: Queue,
+        queue: Queue | Topic,
         call: Call,
         given: SendMessageInput | SendMessageBatchInput,
         columns: Columns,
         body_name: str,
+        bytes_max: int = 0,
     ) -> None:
         self._queue = queue
+        self._bytes_max = bytes_max or queue.message_bytes_max
         self._call = call
         self._content = AS_IS if given.as_is else 0
         self.errors: dict[int, SqsError] = {}  # the first error of each message that cannot be sent, by its place
@@ -229,7 +237,7 @@ class _Messages:
         self.size = sum(sizes)
         if self.errors:
             self.size -= sum([sizes[at] for at in self.errors])
-        if max(sizes) > queue.message_bytes_max:
+        if max(sizes) > self._bytes_max:
             self._check_sizes(sizes)
 
     def command(self) -> Send:
@@ -240,6 +248,10 @@ class _Messages:
         call, queue = self._call, self._queue
         name = invocation(call.request, self.digests) if INVOCATION_HEADER in call.request.headers else ""
         return self._builder.build(queue.number, call.caller.sender, self._content, request_hash(queue.number, name))
+
+    def put_subjects(self, subjects: list[str]) -> None:
+        """The subjects of messages that are published to a topic, one per message."""
+        self._builder.put_all("subjects", subjects)
 
     def _refuse(self, at: int, error: SqsError) -> None:
         self.errors.setdefault(at, error.with_traceback(None))  # a traceback would keep the request in memory
@@ -326,7 +338,9 @@ class _Messages:
 
     def _apply(self, own: dict[str, str]) -> None:
         """Apply Baton's own attributes to the builder's current message."""
-        apply_message_attributes(self._builder, own, fifo=self._queue.fifo)
+        apply_message_attributes(self._builder, own)
+        if isinstance(self._queue, Topic) and self._builder.get("ttls_ms") is not None:
+            raise invalid_value(NO_TTL)
         if CONTENT_TYPE in own or CONTENT_ENCODING in own:
             contents.take(self._builder, own.get(CONTENT_TYPE, ""), own.get(CONTENT_ENCODING, ""))
 
@@ -345,7 +359,7 @@ class _Messages:
                     self._refuse(at, invalid_value(NO_DEDUPLICATION_ID))
 
     def _check_sizes(self, sizes: Sequence[int]) -> None:
-        bytes_max = self._queue.message_bytes_max
+        bytes_max = self._bytes_max
         for at, size in enumerate(sizes):
             if size > bytes_max:
                 reason = f"Message must be shorter than {bytes_max} bytes."

@@ -1,4 +1,4 @@
-"""Jobs: redrives and deletions in progress, with pause, resume and cancel."""
+"""Jobs: redrives, replays and deletions in progress, with pause, resume and cancel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Level, Page, Redirect, View
 
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")
+_VERBS = {"delete": "deleted", "replay": "sent again"}
 _DONE_WORDS = {
     "pause": "The job is paused.",
     "resume": "The job runs again.",
@@ -58,7 +59,7 @@ def row(job: dict[str, Any]) -> dict[str, Any]:
         "left_s": left_s,
         "active": job["state"] in ACTIVE,
         "address": address(job["jobId"]),
-        "verb": "deleted" if job["kind"] == "delete" else "moved",
+        "verb": _VERBS.get(job["kind"], "moved"),
         "level": {"FAILED": "critical", "PAUSED": "warning", "COMPLETED": "ok"}.get(job["state"], ""),
     }
 

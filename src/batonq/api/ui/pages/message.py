@@ -22,10 +22,13 @@ async def show(view: View) -> Page | Redirect:
     message = await view.backend.get(path_of("queues", queue, "messages", message_id))
     if message["currentId"] != message_id:
         return Redirect(address(queue, message["currentId"]))
-    return page_of(view, queue, message)
+    explained = None
+    if message.get("state") == "VISIBLE":
+        explained = await view.optional(path_of("queues", queue) + ":explain")
+    return page_of(view, queue, message, explained)
 
 
-def page_of(view: View, queue: str, message: dict[str, Any]) -> Page:
+def page_of(view: View, queue: str, message: dict[str, Any], explained: Any = None) -> Page:
     return Page(
         f"Message {short(message['currentId'])}",
         "message.html",
@@ -39,6 +42,7 @@ def page_of(view: View, queue: str, message: dict[str, Any]) -> Page:
             "timeline": [event_row(event) for event in message.get("history", ())],
             "facts": facts(message, view.now_ms),
             "text": editable(message),
+            "explained": explained,
         },
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from batonq.api.ui import formats, queue_fields, queue_words
 from batonq.api.ui.backend import Problem, path_of, segment
+from batonq.api.ui.pages import pausing
 from batonq.api.ui.pages.overview import RANGES
 from batonq.api.ui.routes import Route
 from batonq.api.ui.view import Mistake, Page, Redirect, View
@@ -41,13 +42,21 @@ def page(template: str, head: dict[str, Any], **values: Any) -> Page:
         template,
         head["sentence"],
         head["level"],
-        {"queue": head["queue"], "stats": head["stats"], "dead_letters": head["dead_letters"], **values},
+        {
+            "queue": head["queue"],
+            "stats": head["stats"],
+            "dead_letters": head["dead_letters"],
+            "held_back": pausing.held_back(head["queue"]),
+            "capped": pausing.capped(head["queue"]),
+            **values,
+        },
     )
 
 
 async def show(view: View) -> Page:
     head = await top(view)
-    return page("queue.html", head, range=view.choice("range", RANGES))
+    explained = await view.optional(path_of("queues", view.names["queue"]) + ":explain")
+    return page("queue.html", head, range=view.choice("range", RANGES), explained=explained)
 
 
 async def show_consumers(view: View) -> Page:

@@ -144,7 +144,7 @@
   });
 
   // --- keyboard
-  const GOES = { o: "/ui", q: "/ui/queues", j: "/ui/jobs", w: "/ui/workers", c: "/ui/cluster", a: "/ui/alarms", k: "/ui/keys", r: "/ui/reports" };
+  const GOES = { o: "/ui", q: "/ui/queues", t: "/ui/topics", s: "/ui/schedules", j: "/ui/jobs", w: "/ui/workers", c: "/ui/cluster", a: "/ui/alarms", k: "/ui/keys", r: "/ui/reports" };
   let going = 0;
   const rows = () => all("tr[data-key]").filter((row) => row.querySelector("a[href]"));
   function move(step) {

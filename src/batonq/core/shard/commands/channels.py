@@ -19,11 +19,13 @@ class ChannelCommands:
         self.journal = messages.journal
         self.number = self.journal.number
         self.frame = messages.frame
+        self.stored = messages.stored
         self.columns = messages.columns
         self.queues = messages.queues
         self.expiry = expiry
         self.arrivals = arrivals
         self.transfers = transfers
+        self.shared: dict[bytes, tuple[int, int]] = {}  # variable part of a copy → frame and extent, for one command
 
     def settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """Apply the destination's answer: (number, verdict) of entries that this shard owed it."""
@@ -34,7 +36,9 @@ class ChannelCommands:
         entry is no longer known. The error affects only the source, which still has the messages.
         """
         last: dict[int, int] = {}  # source → its last number in these entries
-        for arrival in arrivals:
+        for at, arrival in enumerate(arrivals):
+            if not 0 <= arrival.same_as <= at:
+                raise LogCorrupt(f"entry {arrival.number} has the payload of an entry that is not in the same call")
             source, number = arrival.source_shard, arrival.number
             incoming = self.arrivals.incoming.get(source)
             cursor = 0 if incoming is None else incoming.cursor
@@ -59,12 +63,15 @@ class ChannelCommands:
         self.check_arrivals(arrivals)
         now = self.expiry.begin(now)
         results: list[tuple[int, int]] = []
-        for arrival in arrivals:
+        for at, arrival in enumerate(arrivals):
+            if arrival.same_as:
+                arrival.payload = arrivals[at - arrival.same_as].payload
             incoming = self.arrivals.incoming.get(arrival.source_shard)
             if incoming is not None and arrival.number <= incoming.cursor:
                 results.append((arrival.number, self._past_verdict(arrival)))
             else:
                 results.append((arrival.number, self._arrive(arrival, now)))
+        self.shared.clear()
         return results
 
     def _past_verdict(self, arrival: Arrival) -> int:
@@ -90,11 +97,12 @@ class ChannelCommands:
         if arrival.redriven or arrival.maximum:
             flags = int(ArrivedFlag.NOTED)
             prefix = ARRIVED_NOTED.pack(group, arrival.origin, arrival.redriven, arrival.maximum)
-        w6 = self.frame.put(prefix + arrival.payload)
+        w6 = self._put(prefix + arrival.payload, arrival.reason)
+        delay_ms = target.policy.delay_ms if arrival.reason == Reason.FANOUT else 0
         sequence = self.journal.next_sequence
         slot = self.columns.allocate()
         w0 = Type.ARRIVED | flags << 8 | arrival.priority << 16 | arrival.reason << 24 | arrival.queue << 32
-        position = self.frame.add(w0, sequence, now, sent_ms, count, w5, w6, slot | expires_s << 32)
+        position = self.frame.add(w0, sequence, now, sent_ms, count | delay_ms << 32, w5, w6, slot | expires_s << 32)
         self.arrivals.on_entry(arrival.source_shard, arrival.number, Reason.ACCEPTED)
         self.arrivals.on_arrived(
             target,
@@ -108,6 +116,18 @@ class ChannelCommands:
             group,
             position,
             skip(w6, len(prefix)),
+            delay_ms=delay_ms,
         )
         self.arrivals.note_arrival(slot, arrival.reason, arrival.origin, arrival.redriven, arrival.maximum)
+        self.stored.put_payload(target, slot, arrival.payload, now)
         return Reason.ACCEPTED
+
+    def _put(self, variable: bytes, reason: int) -> int:
+        """Add the variable part of an arrival to the frame; returns its w6. Copies of one message share it."""
+        if reason != Reason.FANOUT:
+            return self.frame.put(variable)
+        number, w6 = self.shared.get(variable, (0, 0))
+        if number != self.frame.number:
+            w6 = self.frame.put(variable)
+            self.shared[variable] = self.frame.number, w6
+        return w6

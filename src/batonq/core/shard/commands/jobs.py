@@ -1,5 +1,5 @@
-"""Jobs: long pieces of work that move or delete messages, with a rate and progress. After a restart a job continues
-from the log alone.
+"""Jobs: long pieces of work that move, delete or replay messages, with a rate and progress. After a restart a job
+continues from the log alone. replay_jobs.py has what is special about replays.
 
 A job goes through its queue in arrival order, up to the newest message at its start. A job without a selection moves
 every message, and the core chooses. For a job with a filter, a list of ids or an edit, node/ chooses, because it can
@@ -13,7 +13,7 @@ messages is dead-lettered again, the job pauses itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -22,15 +22,16 @@ from batonq.core.ids import key_hash
 from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
 from batonq.core.records import Reason, State
 from batonq.core.shard.commands.operator import OperatorCommands
+from batonq.core.shard.commands.replay_jobs import Replayed, ReplayJobs
 from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.arrivals import Arrivals
-from batonq.core.shard.moves.transfers import NO_QUEUE, Transfers
+from batonq.core.shard.moves.transfers import MAY_CHANGE, NO_QUEUE, Transfers
 from batonq.core.shard.state.columns import NIL
-from batonq.core.shard.state.job_book import DELETE, JobBook
+from batonq.core.shard.state.job_book import DELETE, REPLAY, JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
+from batonq.errors import JobConflict, JobNotFound, NotRetained, QueueDoesNotExist
 
 INTERVAL_MS = 100
 SOON_MS = 1  # until the next step, after one that reached its limits
@@ -83,6 +84,7 @@ class JobCommands:
         self.transfers = transfers
         self.jobs = jobs
         self.operator = operator
+        self.replays = ReplayJobs(jobs)
         # soft: not replayed
         self.turn = 0  # the running job with which the next step begins
         self.to_examine: dict[str, int] = {}  # job → number of messages that node/ may choose for it
@@ -90,12 +92,19 @@ class JobCommands:
     # --- requests ----------------------------------------------------------------------------------------
 
     def start_job(self, job: Job, now: int) -> Job:
-        """Start moving the messages that are now in a dead-letter queue, or the DEAD messages of another queue."""
+        """Start moving the messages that are now in a dead-letter queue, or the DEAD messages of another queue; or
+        start a replay of retained messages.
+        """
         now = self.expiry.begin(now)
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
             raise QueueDoesNotExist()
         self.jobs.require_none_on(job.source)
+        if job.kind == REPLAY:
+            if queue.retained is None:
+                raise NotRetained
+            queue.retained.end_old(now)
+            return self.replays.start(job, queue.retained, now)
         if self.transfers.redriving.get(job.source):  # they must not be counted as moved by this job
             raise JobConflict("Messages of this queue are still being moved. Retry in a moment.")
         job = replace(
@@ -148,9 +157,10 @@ class JobCommands:
 
     # --- a step ----------------------------------------------------------------------------------------
 
-    def step_jobs(self, now: int) -> int | None:
+    def step_jobs(self, now: int, busy: Collection[str] = ()) -> int | None:
         """Move as many messages as the rates of the running jobs allow by now. A job whose source was deleted fails,
-        also if it is paused. Returns when to call again; None if no job runs.
+        also if it is paused. Returns when to call again; None if no job runs. `busy` are jobs that node/ is working
+        for: a replay among them is not cancelled before its progress is recorded.
 
         Afterwards `to_examine` holds the jobs that wait for node/ to choose messages, and how many it may choose for
         each.
@@ -171,7 +181,10 @@ class JobCommands:
                 self.turn += at - 1  # the next step begins with this job
                 due.append(now + SOON_MS)
                 break
-            due.append(self._step(job, now, budget))
+            if job.id in busy and job.kind == REPLAY and job.state == "CANCELLING":
+                due.append(now + INTERVAL_MS)
+            else:
+                due.append(self._step(job, now, budget))
         return min((at for at in due if at is not None), default=None)
 
     def _is_gone(self, number: int) -> bool:
@@ -207,6 +220,7 @@ class JobCommands:
         outstanding = self.transfers.redriving.get(job.source, 0)
         through = job.cursor >= job.through_sequence or (job.max_messages and job.moved >= job.max_messages)
         if through and not outstanding:
+            job = self.replays.completed(job) if job.kind == REPLAY else job
             self.jobs.set(replace(job, state="COMPLETED", why="", ended_ms=now), now)
             return None
         if job.again_ms > now:
@@ -227,11 +241,6 @@ class JobCommands:
         credit = min(credit + (now - last_ms) * rate / 1000, max(1.0, rate / 2))
         self.jobs.pace[job.id] = (now, credit)
         return int(credit)
-
-    def _used(self, job: Job, count: int) -> None:
-        if job.id in self.jobs.active:
-            last_ms, credit = self.jobs.pace.get(job.id, (self.journal.last_time_ms, 1.0))
-            self.jobs.pace[job.id] = (last_ms, credit - count)
 
     def _pauses(self, job: Job, now: int) -> bool:
         """Pause the job if too many of the messages that it moved last were dead-lettered again; returns whether it
@@ -290,7 +299,7 @@ class JobCommands:
             slot = following
         if slot != NIL and job.id in self.jobs.active:
             self.jobs.place[job.id] = (slot, columns.sequence[slot])
-        self._used(job, used)
+        self.jobs.spend(job.id, used, now)
         self._progress(job, cursor, seen, examined, matched, now)
 
     def choose(
@@ -333,10 +342,16 @@ class JobCommands:
                 break
             used += outcome is Outcome.MOVED
             matched += outcome is Outcome.MOVED and found.sequence > seen
-        self._used(job, used)
+        self.jobs.spend(job.id, used, now)
         examined, not_found = job.examined + examined, job.not_found + not_found
         deleted = used if job.kind == DELETE else 0
         self._progress(job, through, max(seen, through), examined, matched, now, not_found, deleted)
+        return now + SOON_MS
+
+    def replayed(self, job_id: str, cursor: int, done: Replayed, now: int) -> int:
+        """Record what node/ has sent for a replay from `cursor` on. Returns when to call `step_jobs` again."""
+        now = self.expiry.begin(now)
+        self.replays.advance(job_id, cursor, done, now)
         return now + SOON_MS
 
     def _act(self, job: Job, queue: QueueState, found: Chosen, now: int) -> Outcome:
@@ -382,8 +397,9 @@ class JobCommands:
             return Outcome.STAYS
         if shard == self.number and to != job.source:
             size = columns.extent[slot] >> 32 if payload is None else len(payload)
-            if self.arrivals.acceptance(self.queues.get(to), queue.fifo, size) == Reason.REFUSED_FULL:
-                self.transfers.wait_for_room(self.jobs[job.id], columns.sequence[slot], to, now)
+            verdict = self.arrivals.acceptance(self.queues.get(to), queue.fifo, size)
+            if verdict in MAY_CHANGE:
+                self.transfers.wait_for_room(self.jobs[job.id], columns.sequence[slot], to, verdict, now)
                 return Outcome.FULL
         if payload is not None:
             self.operator.edit(queue, slot, payload, job.key, now)

@@ -6,12 +6,12 @@ from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import key_hash, message_id
-from batonq.core.payload import content_marks, payload_parts
-from batonq.core.records import SentFlag, Type
+from batonq.core.payload import content_marks, overhead_bytes, payload_parts, stored_keys
+from batonq.core.records import REPLAYING_VERSION, SentFlag, Type
 from batonq.core.shard.effects.message_runs import MessageRuns
 from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.state.columns import counted, joined
@@ -22,14 +22,18 @@ from batonq.core.spread import parse, takes
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
 from batonq.priorities import NORMAL_PRIORITY
 
+if TYPE_CHECKING:
+    from batonq.core.shard.commands.publish import Publishing
+
 BYTE_MAX = 255  # a record stores each of these values in one byte
 GROUPS_CACHED = 1_024
 SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
 ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
 _KEYS_FULL = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."
-_NOT_STORABLE = f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
+NOT_STORABLE = f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
 _SENT = int(Type.SENT)
-_FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
+_FIFO, _DEDUPLICATED, _STORED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED), int(SentFlag.STORED)
+_REPLAYED = int(SentFlag.REPLAYED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
 
 Results = list[Accepted | BatonError]
@@ -51,6 +55,7 @@ class NewMessages:
         self.dedup = messages.dedup
         self.runs = runs
         self.arrivals = arrivals
+        self.publishing: Publishing  # set by publish.py
         self._known_living = -1  # not counted yet
 
     def begin(self) -> None:
@@ -68,7 +73,7 @@ class NewMessages:
         all its messages belong here.
         """
         policy = queue.policy
-        if policy.messages_max or policy.bytes_max:
+        if policy.messages_max or policy.bytes_max or queue.sends_paused or (policy.topic and queue.fifo):
             return False
         return not policy.spread or (not queue.fifo and takes(policy.spread, self.number))
 
@@ -76,10 +81,14 @@ class NewMessages:
         """Add a request to a run, if all its messages will be accepted; returns whether they will. The queue takes
         runs.
         """
-        if not _storable(command):
+        if not is_storable(command):
+            return False
+        if queue.policy.topic and (any(command.delays_ms) or any(command.ttls_ms)):
             return False
         keys = self.dedup.keys_of(queue, command)
         if keys:
+            if queue.policy.topic:
+                return False
             if queue.policy.spread:
                 return False  # a deduplication id decides which shard of the queue a message belongs to
             unique = {*keys} - {0}
@@ -104,6 +113,8 @@ class NewMessages:
 
     def write_run(self, queue: QueueState, run: Run, now: int) -> int:
         """Write all messages of a run; returns the first sequence, or 0 if the shard has no room for all of them."""
+        if queue.policy.topic:
+            return self.publishing.publish_run(queue, run.commands, now)
         columns = self.columns
         count = run.count
         slots = columns.take_run(count)
@@ -122,10 +133,12 @@ class NewMessages:
             self.dedup.put_run(queue, slots, first, now, run.keys, marks)
         return first
 
-    def send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
-        """Send the messages of a request: decide about each, then write those that are accepted."""
+    def send_rows(self, queue: QueueState, command: Send, now: int, flags: int = 0) -> Sent:
+        """Send the messages of a request: decide about each, then write those that are accepted, with these flags."""
         columns, policy = self.columns, queue.policy
-        count, now_s = len(command.bodies), now // 1000
+        if policy.topic:
+            return self.publishing.publish(queue, command, now)
+        count = len(command.bodies)
         slots = columns.take_run(count)
         room, slots_max = count, self.journal.limits.slots_max
         if slots[-1] >= slots_max:
@@ -137,25 +150,23 @@ class NewMessages:
         keys = self.dedup.keys_of(queue, command)
         marks = content_marks(command) if keys else ()
         size = 0
-        storable = _storable(command)
+        storable = is_storable(command)
         for at in range(count):
             problem: BatonError | None = None
-            if not storable and not _storable(command.pick([at])):
-                problem = InvalidInput(_NOT_STORABLE)
+            if not storable and not is_storable(command.pick([at])):
+                problem = InvalidInput(NOT_STORABLE)
             key = keys[at] if keys else 0
             if problem is None and key:
                 known = self.dedup.known(queue, key, now)
                 if known is not None:
-                    results.append(self._deduplicated(queue, known, command, at, marks[at]))
+                    results.append(self.deduplicated(queue, known, command, at, marks[at]))
                     continue
-                table = self.dedup.table
-                if table.full(now_s, self.journal.limits.dedup_entries_max) and table.has_none((key,)):
-                    problem = OverLimit(_KEYS_FULL)
+                problem = self.no_key_more(key, now)
             if problem is None and policy.spread and self.belongs_elsewhere(queue, command, at):
                 problem = NotOwner(ELSEWHERE)
             taken = len(places)
-            if problem is None and (full := queue.full(sizes[at], taken, size)):
-                problem = OverLimit(full)
+            if problem is None:
+                problem = queue.refusal(sizes[at], taken, size)
             if problem is None and taken >= room:
                 problem = OverLimit(SHARD_FULL)
             if problem is not None:
@@ -175,12 +186,17 @@ class NewMessages:
             sizes, keys = [sizes[at] for at in places], [keys[at] for at in places] if keys else []
         if places:
             self.frame.parts += parts
-            self._write(queue, [command.pick(places)], keys, slots, array("I", sizes), now)
+            self._write(queue, [command.pick(places)], keys, slots, array("I", sizes), now, flags)
         return Sent(self.number, first, count) if len(places) == count else outcome(self.number, results)
 
-    def _deduplicated(
-        self, queue: QueueState, known: Known, command: Send, at: int, mark: int
-    ) -> Accepted | BatonError:
+    def no_key_more(self, key: int, now: int) -> BatonError | None:
+        """Why a new deduplication key cannot be remembered; None if it can."""
+        table = self.dedup.table
+        if table.full(now // 1000, self.journal.limits.dedup_entries_max) and table.has_none((key,)):
+            return OverLimit(_KEYS_FULL)
+        return None
+
+    def deduplicated(self, queue: QueueState, known: Known, command: Send, at: int, mark: int) -> Accepted | BatonError:
         if command.strict and command.strict[at] and known.fingerprint != mark:
             return DeduplicationConflict()
         queue.duplicates += 1
@@ -194,13 +210,17 @@ class NewMessages:
         slots: Sequence[int],
         lengths: array[int],
         now: int,
+        flags: int = 0,
     ) -> int:
         """Write accepted messages, whose payloads are already in the frame, and apply them; returns the first
         sequence. A column that no message uses costs nothing.
         """
         policy, frame = queue.policy, self.frame
         count = len(slots)
-        w0 = _SENT | (_FIFO << 8 if queue.fifo else 0) | queue.number << 32
+        w0 = _SENT | flags << 8 | (_FIFO << 8 if queue.fifo else 0) | queue.number << 32
+        if commands[0].lineages:  # a replay's messages are numbered, so their request is written alone
+            w0 |= _REPLAYED << 8
+            self.journal.use_format(REPLAYING_VERSION)
         # The rows start as copies of the shared values; the columns that differ are then written over them.
         rows = array("Q", (w0 | NORMAL_PRIORITY << 16, 0, now, now, 0, 0, 0, 0)) * count
         given = column_of(commands, "priorities", NORMAL_PRIORITY)
@@ -215,6 +235,11 @@ class NewMessages:
                     w0 | (known if key else 0) | priority << 16 | maximum << 24
                     for key, priority, maximum in zip(keys or none, priorities, maxima or none, strict=True)
                 ],
+            )
+        stored = stored_keys(commands)
+        if stored:
+            rows[0::8] = array(
+                "Q", [head | (_STORED << 8 if one else 0) for head, one in zip(rows[0::8], stored, strict=True)]
             )
         if keys:
             rows[5::8] = array("Q", keys)
@@ -250,7 +275,17 @@ class NewMessages:
         self.runs.on_sends(
             queue, slots, sequences, now, expires, priorities, position, extents, size, visibles, groups, maxima
         )
+        self._count_overhead(queue, commands)
+        if stored:
+            for slot, one in zip(slots, stored, strict=True):
+                if one:
+                    self.messages.stored.put(queue, slot, one, now)
         return first
+
+    def _count_overhead(self, queue: QueueState, commands: Sequence[Send]) -> None:
+        """Only bodies and attributes count as bytes sent; applying the records has counted all that is stored."""
+        for command in commands:
+            queue.sent_bytes -= overhead_bytes(command)
 
 
 class Run:
@@ -276,7 +311,7 @@ class Run:
             self.names.add(command.request)
 
 
-def _storable(command: Send) -> bool:
+def is_storable(command: Send) -> bool:
     """Whether a record can store each message's priority and maximum of receives."""
     return all(
         not column or (min(column) >= 0 and max(column) <= BYTE_MAX)

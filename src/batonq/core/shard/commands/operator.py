@@ -17,7 +17,7 @@ from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_search import QueueSearch
 from batonq.core.shard.state.queue_state import QueueState
-from batonq.errors import InvalidInput, MessageGone, MessageHeld, OverLimit
+from batonq.errors import InvalidInput, MessageGone, MessageHeld, OverLimit, QueuePaused
 
 _DELAYED, _IN_FLIGHT, _OWED, _DEAD = map(int, (State.DELAYED, State.IN_FLIGHT, State.OWED, State.DEAD))
 
@@ -114,6 +114,8 @@ class OperatorCommands:
         if shard == self.journal.number and to != queue.number:
             size = self.columns.extent[slot] >> 32
             verdict = self.arrivals.acceptance(self.queues.get(to), queue.fifo, size)
+            if verdict == Reason.REFUSED_PAUSED:
+                raise QueuePaused("Sends to the queue that the message would return to are paused. Resume them first.")
             if verdict == Reason.REFUSED_FULL:
                 raise OverLimit("The queue that the message would return to is full. Retry later.")
             if verdict == Reason.REFUSED_NO_QUEUE:
@@ -136,4 +138,4 @@ class OperatorCommands:
             Type.EDITED, queue.number, slot, now, until=columns.until[slot], w6=w6, auxiliary=columns.expires[slot]
         )
         extent = skip(w6, EDITED_PREFIX.size + CARRIED_PREFIX.size)
-        self.messages.on_edited(queue, slot, key, position, extent)
+        self.messages.on_edited(queue, slot, key, position, extent, payload)

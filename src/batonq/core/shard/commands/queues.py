@@ -5,18 +5,22 @@ from __future__ import annotations
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.expiry import Expiry
+from batonq.core.shard.moves.fanout import FanOut
 from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.schedule_book import ScheduleBook
 
 
 class QueueCommands:
-    def __init__(self, messages: Messages, expiry: Expiry) -> None:
+    def __init__(self, messages: Messages, expiry: Expiry, schedules: ScheduleBook, fanout: FanOut) -> None:
         self.journal = messages.journal
         self.frame = messages.frame
         self.messages = messages
         self.columns = messages.columns
         self.queues = messages.queues
         self.expiry = expiry
+        self.schedules = schedules
+        self.fanout = fanout
 
     def take_ownership(self, epoch: int, base_ms: int, grace_ms: int) -> None:
         """Write the first record of a new owner. Running leases are extended by `grace_ms`."""
@@ -24,19 +28,21 @@ class QueueCommands:
         base_ms = max(base_ms, self.journal.last_time_ms)
         self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, self.journal.format)
         self.messages.on_epoch(epoch, base_ms, grace_ms)
+        self.fanout.unlock_all()
 
     def set_policy(self, policy: QueuePolicy, now: int) -> None:
         now = self.expiry.begin(now)
         w6 = self.frame.put(policy.encode())
         self.frame.add(Type.POLICY_SET | policy.queue << 32, policy.version, now, 0, 0, 0, w6, 0)
-        self.messages.on_policy(policy)
+        self.messages.on_policy(policy, now)
 
     def close_queue(self, number: int, version: int, now: int) -> None:
         """Close a deleted queue: it accepts no more commands. `purge` then removes its messages."""
         now = self.expiry.begin(now)
         queue = self.messages.queue_state(number)
         self.frame.add(Type.QUEUE_CLOSED | number << 32, version, now, 0, 0, 0, 0, 0)
-        queue.closed = True
+        self.messages.on_closed(queue)
+        self.schedules.queue_closed(number)
 
     def purge(self, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
         """Do one step of a purge: remove a bounded number of messages, up to sequence `through` (None: all

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 from batonq.core.commands import ChangeVisibility, Claim, Delete, Failing, Nack
 from batonq.core.records import DeletedFlag, LeaseFlag, Reason, State, Type
-from batonq.core.retry import parse_retry
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.effects.message_runs import MessageRuns
 from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.shard.moves.returns import Returns
-from batonq.core.shard.state.columns import as_run, counted, joined
+from batonq.core.shard.state.columns import as_run, counted, delta_ms, joined
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.errors import BatonError, InvalidInput, VisibilityTooLong
@@ -177,7 +176,7 @@ class ReceiptCommands:
             result: int | BatonError = verdict.error() if verdict.error else 0
             slot = claim.slot
             if verdict.act:
-                began = columns.sent[slot] + columns.leased[slot]
+                began = columns.sent[slot] + delta_ms(columns.leased[slot])
                 until = now + visibility_ms
                 if not visibility_ms:
                     self.returns.end_lease(slot, now, now, Reason.RELEASED)
@@ -230,23 +229,10 @@ class ReceiptCommands:
         self.returns.end_lease(
             claim.slot,
             now,
-            now + (self._retry_delay(queue, claim.slot) if delay_ms is None else delay_ms),
+            now + (self.returns.retry_delay(queue, claim.slot) if delay_ms is None else delay_ms),
             Reason.NACK,
             failing.error_class,
             failing.reason,
             failing.dead_letter,
         )
         return None
-
-    def _retry_delay(self, queue: QueueState, slot: int) -> int:
-        """The delay before a failed message is retried, by its queue's retry policy. The attempts are the receives
-        on this shard.
-        """
-        policy = queue.policy
-        if not policy.retry:
-            return 0
-        columns = self.columns
-        epoch = columns.epoch[slot]
-        attempts = epoch - self.messages.uncharged.get(slot, 0)
-        delay = parse_retry(policy.retry).delay_ms(attempts, columns.sequence[slot], epoch)
-        return min(delay, policy.retention_ms)

@@ -15,7 +15,7 @@ from batonq.core.shard.effects.message_runs import FIRST_LEASE, MessageRuns
 from batonq.core.shard.expiry import Expiry
 from batonq.core.shard.moves.returns import Returns
 from batonq.core.shard.state.attempts import ATTEMPT_WINDOW_MS
-from batonq.core.shard.state.columns import NIL
+from batonq.core.shard.state.columns import NIL, delta_ms
 from batonq.core.shard.state.group_locks import lock
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
@@ -54,7 +54,7 @@ class ReceiveCommands:
         now = self.expiry.begin(now)
         self.given_up = 0
         queue = self.messages.queue_state(commands[0].queue)
-        if not queue.fifo:
+        if not queue.fifo and queue.gate is None:
             wanted = sum([command.max_messages for command in commands])
             front = self._front(queue, min(wanted, queue.policy.in_flight_max - queue.in_flight), now)
             if front:
@@ -78,7 +78,7 @@ class ReceiveCommands:
         """
         self.given_up = 0
         queue = self.messages.queue_state(command.queue)
-        if not queue.fifo:
+        if not queue.fifo and queue.gate is None:
             front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
             if front:
                 return self._lease_front(queue, front, (command,), now)[0]
@@ -95,6 +95,12 @@ class ReceiveCommands:
                 return self._leases_of(again, now, deadline)
             if not queue.fifo or self.attempts.full(now):
                 attempt = ""  # decided here, so that the records say which attempts are remembered
+        wanted = command.max_messages
+        if queue.gate is not None:
+            wanted = queue.gate.allows(wanted, now)
+            if wanted <= 0:
+                self.messages.wait_for_pace(queue, now)
+                return Leases(now, deadline)
         room = policy.in_flight_max - queue.in_flight
         if room <= 0:
             if queue.fifo:
@@ -102,7 +108,7 @@ class ReceiveCommands:
             raise OverLimit(_IN_FLIGHT_FULL)
         if not queue.visible:
             return Leases(now, deadline)
-        wanted = min(command.max_messages, room)
+        wanted = min(wanted, room)
         if not queue.fifo:
             slots = self._lease_standard(queue, wanted, now, deadline, command.holder)
         else:
@@ -110,6 +116,8 @@ class ReceiveCommands:
             queue.ready.in_flight_total += len(slots)
             w6 = self.frame.put(encode_notes(command.holder, attempt)) if slots else 0
             self._lease(queue, slots, now, deadline, command.holder, w6, int(LeaseFlag.ATTEMPT) if attempt else 0)
+        if queue.gate is not None and queue.gate.pace is not None:
+            queue.gate.pace.take(len(slots), now)
         leases = self._leases_of(slots, now, deadline)
         if attempt and slots:
             self.attempts.put(queue.number, attempt, now + ATTEMPT_WINDOW_MS, tuple(leases.claims()))
@@ -119,7 +127,7 @@ class ReceiveCommands:
         """Lease messages that are chosen one at a time, because each choice depends on the previous one; returns
         their slots.
         """
-        ready, messages = queue.ready, self.messages
+        ready, messages, gate = queue.ready, self.messages, queue.gate
         ageing_ms = queue.policy.ageing_ms
         slots: list[int] = []
         w6 = leased = 0
@@ -132,7 +140,7 @@ class ReceiveCommands:
                 leased = len(slots)
 
         while len(slots) < wanted:
-            slot = ready.next_standard(ageing_ms)
+            slot = ready.next_standard(ageing_ms) if gate is None else gate.next_standard(ready, ageing_ms)
             if slot == NIL:
                 break
             if self._is_over(queue, slot, now):
@@ -228,7 +236,9 @@ class ReceiveCommands:
             priorities=[columns.priority[slot] for slot in slots],
             epochs=[columns.epoch[slot] for slot in slots],
             counts=[columns.count[slot] for slot in slots],
-            firsts_ms=[sent + columns.first_received[slot] - 1 for slot, sent in zip(slots, sents, strict=True)],
+            firsts_ms=[
+                sent + delta_ms(columns.first_received[slot] - 1) for slot, sent in zip(slots, sents, strict=True)
+            ],
             overlays=[self.messages.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else (),
         )
 
@@ -239,11 +249,19 @@ class ReceiveCommands:
         columns = self.columns
         lines = self.lines
         chosen: list[int] = []
+        gate = queue.gate
+        priority_min = 0 if gate is None else gate.priority_min
         while len(chosen) < wanted:
-            lane = queue.ready.best_lane(queue.policy.ageing_ms)
-            if lane is None:
-                break
-            line = lane.quiet
+            if gate is None:
+                lane = queue.ready.best_lane(queue.policy.ageing_ms)
+                if lane is None:
+                    break
+                line = lane.quiet
+            else:
+                found = gate.next_group(queue.ready, queue.policy.ageing_ms)
+                if found is None:
+                    break
+                lane, line = found
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
                 self.given_up += 1
@@ -253,8 +271,8 @@ class ReceiveCommands:
                 self._put_away(queue, slot, now)
                 continue
             while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:
-                if self._is_over(queue, slot, now):
-                    break  # it is removed once it is the head
+                if columns.priority[slot] < priority_min or self._is_over(queue, slot, now):
+                    break  # a message that is over is removed once it is the head
                 chosen.append(slot)
                 slot = columns.line_next[slot]
             lock(queue.ready, lane, line)

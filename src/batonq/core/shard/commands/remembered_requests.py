@@ -78,10 +78,10 @@ class RememberedRequests:
                 return self._take_keyed(queue, command, keyed, now, unkeyed)
         before = self.journal.next_sequence
         sent = self.numbered.take(queue, command, now)
-        taken = self.journal.next_sequence - before
-        if taken == count:
-            self.remember(queue.number, request, before, count, now)
-        elif taken:
+        first = sent.first or _run_of(sent.each)
+        if first:
+            self.remember(queue.number, request, first, count, now)
+        elif self.journal.next_sequence > before:
             self._remember_parts(queue, command, sent.each, now)
         return sent
 

@@ -82,6 +82,8 @@ class SendCommands:
         return outcomes
 
     def _send_one(self, queue: QueueState, command: Send, now: int) -> Sent:
+        if queue.policy.topic:
+            self.new_messages.publishing.begin()
         if command.once is not None:
             return self.requests.send_once(queue, command, command.once, now)
         if command.request:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batonq.core.commands import Failure
 from batonq.core.records import FOREVER_MS, Reason, State
-from batonq.core.shard.state.columns import COUNT_MAX, DELTA_MAX
+from batonq.core.shard.state.columns import COUNT_MAX, pack_delta
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
@@ -43,6 +43,9 @@ class MessageRecords:
         else:
             messages.enter(queue, slot, _DELAYED, visible_ms)
         queue.sent += 1
+        queue.sent_bytes += w6 >> 32
+        if queue.retained is not None:
+            queue.retained.append(position, time)
 
     def on_leased(
         self, queue: QueueState, slot: int, time: int, deadline: int, epoch: int, count: int, position: int, holder: str
@@ -52,8 +55,7 @@ class MessageRecords:
         columns.epoch[slot] = epoch
         columns.count[slot] = min(count, COUNT_MAX)
         columns.last[slot] = position
-        delta = time - columns.sent[slot]
-        delta = 0 if delta < 0 else delta if delta < DELTA_MAX else DELTA_MAX - 1
+        delta = pack_delta(time, columns.sent[slot])
         columns.leased[slot] = delta
         if not columns.first_received[slot]:
             columns.first_received[slot] = delta + 1
@@ -123,3 +125,26 @@ class MessageRecords:
             queue.deleted += 1
         if reason == Reason.LATE_ACK:
             queue.late_deletes += 1
+        elif reason == Reason.UNDELIVERABLE and (topic := self.messages.topics.states.get(queue.number)) is not None:
+            topic.dropped += 1
+
+    def on_published(self, number: int, first: int, count: int, copies: int, dropped: int) -> None:
+        """Apply Published records of consecutive sequences. `copies` and `dropped` are those of all messages."""
+        if first + count > self.journal.next_sequence:
+            self.journal.next_sequence = first + count
+        topic = self.messages.topics.states.get(number)
+        if topic is not None:
+            topic.published += count
+            topic.copies += copies
+            topic.dropped += dropped
+
+    def on_waiting(self, queue: QueueState, slot: int, subscription: int, group: int, refused: bool) -> None:
+        """Complete a Sent record with WAITING: a copy that stays in its topic. `refused`: it is DELAYED because its
+        queue refused it.
+        """
+        self.messages.fanned[slot] = (subscription, group)
+        if refused:
+            self.columns.doomed[slot] = Reason.FANOUT
+            topic = self.messages.topics.states.get(queue.number)
+            if topic is not None:
+                topic.refused += 1

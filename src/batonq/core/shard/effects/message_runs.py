@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.records import State
-from batonq.core.shard.state.columns import COUNT_MAX, DELTA_MAX, NIL, counted, halves_of
+from batonq.core.shard.state.columns import COUNT_MAX, NIL, counted, halves_of, pack_delta
 from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
@@ -68,11 +68,15 @@ class MessageRuns:
             self._fill_slots(queue, slots, sequences[0], time, expires, priorities, position, extents)
         if maxima:
             self.messages.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
+        if groups is not None:
+            self.messages.count_groups(queue, groups, position)
         if queue.fifo or visibles is not None or groups is not None:
             self._enter_each(queue, slots, time, visibles, groups)
         else:
             self.enter_ready(queue, slots, priorities)
         self.count_sends(queue, count, size, sequences[-1] + 1)
+        if queue.retained is not None:
+            queue.retained.extend(range(position, position + count), time)
 
     def enter_ready(self, queue: QueueState, slots: Sequence[int], priorities: array[int]) -> None:
         """Add new messages of a standard queue to the ready order. They have no group and are VISIBLE at once."""
@@ -120,6 +124,7 @@ class MessageRuns:
     def count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
         queue.sent += count
         queue.bytes += size
+        queue.sent_bytes += size
         if self.journal.next_sequence < next_sequence:
             self.journal.next_sequence = next_sequence
 
@@ -245,11 +250,11 @@ class MessageRuns:
         first, end = slots.start, slots.stop
         sents = columns.sent[first:end]
         if sents == array("Q", (sents[0],)) * count:
-            delta = _delta(time, sents[0])
+            delta = pack_delta(time, sents[0])
             columns.leased[first:end] = array("I", (delta,)) * count
             columns.first_received[first:end] = array("I", (delta + 1,)) * count
         else:
-            deltas = [_delta(time, sent) for sent in sents]
+            deltas = [pack_delta(time, sent) for sent in sents]
             columns.leased[first:end] = array("I", deltas)
             columns.first_received[first:end] = array("I", [delta + 1 for delta in deltas])
         columns.epoch[first:end] = _ONES_I[:count]
@@ -273,7 +278,7 @@ class MessageRuns:
         for slot in slots:
             epochs[slot] = counts[slot] = 1
             lasts[slot] = position
-            leased[slot] = delta = _delta(time, sents[slot])
+            leased[slot] = delta = pack_delta(time, sents[slot])
             firsts[slot] = delta + 1
             states[slot] = _IN_FLIGHT
             untils[slot] = deadline
@@ -293,7 +298,7 @@ class MessageRuns:
             if counts[slot] < COUNT_MAX:
                 counts[slot] += 1
             lasts[slot] = position
-            leased[slot] = delta = _delta(time, sents[slot])
+            leased[slot] = delta = pack_delta(time, sents[slot])
             if not firsts[slot]:
                 firsts[slot] = delta + 1
             states[slot] = _IN_FLIGHT
@@ -343,8 +348,3 @@ class MessageRuns:
     def _are_neighbours(self, run: array[int]) -> bool:
         """Whether messages in adjacent slots are also adjacent in their queue's arrival order."""
         return self.columns.queue_next[run[0] : run[-1]] == run[1:]
-
-
-def _delta(time: int, sent: int) -> int:
-    delta = time - sent
-    return 0 if delta < 0 else delta if delta < DELTA_MAX else DELTA_MAX - 1

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import islice
 
 from batonq.core.records import FOREVER_MS, Reason, ReturnedFlag, State, Type, encode_notes
+from batonq.core.retry import parse_retry
 from batonq.core.shard.effects.message_records import MessageRecords
+from batonq.core.shard.moves.fanout import FanOut
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
@@ -15,7 +17,7 @@ _FREE, _OWED = int(State.FREE), int(State.OWED)
 
 
 class Returns:
-    def __init__(self, messages: Messages, records: MessageRecords, transfers: Transfers) -> None:
+    def __init__(self, messages: Messages, records: MessageRecords, transfers: Transfers, fanout: FanOut) -> None:
         self.journal = messages.journal
         self.frame = messages.frame
         self.messages = messages
@@ -24,6 +26,7 @@ class Returns:
         self.timers = messages.timers
         self.records = records
         self.transfers = transfers
+        self.fanout = fanout
 
     def end_lease(
         self,
@@ -57,6 +60,19 @@ class Returns:
             self.transfers.owe(
                 slot, self.transfers.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now
             )
+
+    def retry_delay(self, queue: QueueState, slot: int) -> int:
+        """The delay before a failed message is retried, by its queue's retry policy. The attempts are the receives
+        on this shard.
+        """
+        policy = queue.policy
+        if not policy.retry:
+            return 0
+        columns = self.columns
+        epoch = columns.epoch[slot]
+        attempts = epoch - self.messages.uncharged.get(slot, 0)
+        delay = parse_retry(policy.retry).delay_ms(attempts, columns.sequence[slot], epoch)
+        return min(delay, policy.retention_ms)
 
     def give_up(self, queue: QueueState, slot: int, now: int) -> None:
         """Dead-letter a VISIBLE message that has no attempt left, or make it DEAD if there is no dead-letter queue."""
@@ -95,6 +111,8 @@ class Returns:
             return
         self.messages.write(Type.DELETED, queue.number, slot, now, reason=Reason.RETENTION)
         self.records.on_deleted(queue, slot, now, Reason.RETENTION)
+        if policy.topic and queue.fifo:
+            self.messages.topics.unlocked.add(queue.number)
 
     def retry_refused(self, now: int, bytes_end: int) -> None:
         """Retry refused transfers whose backoff has ended, if their queue still has a dead-letter queue; otherwise
@@ -113,7 +131,9 @@ class Returns:
         columns = self.columns
         queue = self.queues[columns.queue[slot]]
         policy = queue.policy
-        if policy.dead_letter_queue:
+        if policy.topic:
+            self.fanout.deliver(slot, now)
+        elif policy.dead_letter_queue:
             cause = Reason(columns.doomed[slot])
             self.transfers.owe(
                 slot, self.transfers.dead_letter_shard(queue, slot), policy.dead_letter_queue, cause, now

@@ -9,24 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
-from batonq.core.records import FOREVER_MS, SPREAD_VERSION, ArrivedFlag, Reason, State, Type
+from batonq.core.records import FOREVER_MS, PACING_VERSION, SPREAD_VERSION, ArrivedFlag, Reason, State, Type
 from batonq.core.shard.moves.arrivals import Arrivals
+from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.spread import parse
 from batonq.errors import LogCorrupt, QueueDoesNotExist
 
+if TYPE_CHECKING:
+    from batonq.core.shard.moves.fanout import FanOut
+
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
 JOB_BACKOFF_MAX_MS = 60_000
+MAY_CHANGE = (Reason.REFUSED_FULL, Reason.REFUSED_PAUSED)  # refusals after which the same destination is tried again
 NO_QUEUE = QueueDoesNotExist.code
+NO_LINEAGE = Lineage()  # of a copy of a published message on its way to its queue
 _DELAYED, _VISIBLE, _OWED, _DEAD = map(int, (State.DELAYED, State.VISIBLE, State.OWED, State.DEAD))
 
 
@@ -58,6 +64,7 @@ class Transfers:
         messages.notes += (self.owed_to, self.refusals, self.passed)
         self.redriving: dict[int, int] = {}  # queue → number of its messages that a job has in transfer
         self.alarms: list[Alarm] = []  # soft: not replayed
+        self.fanout: FanOut  # set by fanout.py
 
     # --- where a message goes ------------------------------------------------------------------------
 
@@ -73,15 +80,24 @@ class Transfers:
         """
         if not spread:
             return shard
+        fifo = self.queues[self.columns.queue[slot]].fifo
+        return self.place(to, shard, spread, fifo, self.messages.group_of(slot) if fifo else 0, self.number, slot)
+
+    def place(self, to: int, shard: int, spread: str, fifo: bool, group: int, turn: int, slot: int = NIL) -> int:
+        """The same for a message that is not stored here yet, or not in a queue of its destination's type. If this
+        shard has nothing of a standard queue, `turn` chooses the first shard.
+        """
+        if not spread:
+            return shard
         there = parse(spread)
-        if self.queues[self.columns.queue[slot]].fifo:
-            way = there.asked(self.messages.group_of(slot))
+        if fifo:
+            way = there.asked(group)
             passed = self.passed.get(slot, 0)
             if passed >> 16 != to or passed & 0xFFFF not in way:
                 return way[0]
             return way[min(way.index(passed & 0xFFFF) + 1, len(way) - 1)]
         taking = there.taking
-        start = taking.index(self.number) if self.number in taking else self.number
+        start = taking.index(self.number) if self.number in taking else turn
         return taking[(start + self.refusals.get(slot, 0)) % len(taking)]
 
     def _goes_on(self, queue: QueueState, slot: int, shard: int, to: int, reason: int) -> bool:
@@ -102,8 +118,8 @@ class Transfers:
         queue = self.queues[columns.queue[slot]]
         channel = self.channels.get(shard)
         number = channel.last + 1 if channel is not None else 1
-        lineage = self._lineage(queue, slot, reason, now)
-        w6 = self.frame.put(lineage.encode())
+        lineage = self._lineage(queue, slot, to, reason, now)
+        w6 = self.frame.put(lineage.encode()) if lineage is not NO_LINEAGE else 0
         position = self.frame.add(
             Type.OWED | columns.priority[slot] << 16 | reason << 24 | queue.number << 32,
             columns.sequence[slot],
@@ -119,8 +135,10 @@ class Transfers:
             verdict = self._move_within(queue, slot, to, reason, w6, now)
             self.settle(shard, [(number, verdict)], now)
 
-    def _lineage(self, queue: QueueState, slot: int, reason: Reason, now: int) -> Lineage:
+    def _lineage(self, queue: QueueState, slot: int, to: int, reason: Reason, now: int) -> Lineage:
         """The new part of a message's lineage. The host merges it with the lineage in the payload."""
+        if reason == Reason.FANOUT:
+            return self.fanout.lineage(queue, slot, to, now)
         columns = self.columns
         own_id = message_id(self.number, columns.sequence[slot])
         failure = self.messages.failures.get(slot)
@@ -152,14 +170,20 @@ class Transfers:
     def owed_lineage(self, slot: int) -> Lineage:
         """The lineage of an OWED message, computed again, because its Owed record may be older than the Base."""
         queue = self.queues[self.columns.queue[slot]]
-        return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.columns.until[slot])
+        _, _, to, reason = self.owed_to[slot]
+        return self._lineage(queue, slot, to, Reason(reason), self.columns.until[slot])
 
     def _move_within(self, queue: QueueState, slot: int, to: int, reason: Reason, w6: int, now: int) -> int:
         columns = self.columns
         target = self.queues.get(to)
-        verdict = self.arrivals.acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.messages.group_of(slot))
-        if target is queue and verdict == Reason.REFUSED_FULL:
-            verdict = Reason.ACCEPTED  # the message needs no more room than it frees
+        fifo, group = queue.fifo, self.messages.group_of(slot)
+        delay_ms = 0
+        if reason == Reason.FANOUT:
+            fifo, group = self.fanout.facts_of(slot)
+            delay_ms = target.policy.delay_ms if target is not None else 0
+        verdict = self.arrivals.acceptance(target, fifo, columns.extent[slot] >> 32, group)
+        if target is queue and verdict in MAY_CHANGE:
+            verdict = Reason.ACCEPTED  # the message is in the queue already, and needs no more room than it frees
         number = self.channels[self.number].last
         if verdict != Reason.ACCEPTED or target is None:
             w0 = Type.ARRIVED | (ArrivedFlag.REFUSED | ArrivedFlag.OVERLAY) << 8 | verdict << 24 | to << 32
@@ -173,8 +197,11 @@ class Transfers:
         sequence = self.journal.next_sequence
         new = columns.allocate()
         w0 = Type.ARRIVED | ArrivedFlag.OVERLAY << 8 | priority << 16 | reason << 24 | to << 32
-        position = self.frame.add(w0, sequence, now, sent_ms, count, slot, w6, new | expires_s << 32)
-        self.arrivals.on_moved(target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason)
+        w4 = count | delay_ms << 32
+        position = self.frame.add(w0, sequence, now, sent_ms, w4, slot, w6, new | expires_s << 32)
+        self.arrivals.on_moved(
+            target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason, delay_ms
+        )
         return Reason.ACCEPTED
 
     def unsettled(self) -> dict[int, tuple[int, int]]:
@@ -242,6 +269,8 @@ class Transfers:
             elif verdict != Reason.ACCEPTED and reason != Reason.REDRIVE:
                 tries = min(self.refusals.get(slot, 0), 16)
                 until = now + min(REFUSED_BACKOFF_MS << tries, REFUSED_BACKOFF_MAX_MS)
+            if verdict != Reason.ACCEPTED and reason == Reason.FANOUT:
+                until = self.fanout.retry_at(slot, verdict, now)
             if verdict != Reason.ACCEPTED and columns.doomed[slot] == State.DEAD:
                 until = FOREVER_MS
             position = self.messages.write(
@@ -257,7 +286,11 @@ class Transfers:
             self.on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
             if verdict == Reason.REFUSED_MOVED:
                 self.journal.use_format(SPREAD_VERSION)
-            if goes_on and reason == Reason.REDRIVE:
+            elif verdict == Reason.REFUSED_PAUSED:
+                self.journal.use_format(PACING_VERSION)
+            if reason == Reason.FANOUT:
+                self.fanout.on_settled(queue, slot, to, Reason(verdict), now)
+            elif goes_on and reason == Reason.REDRIVE:
                 self._go_back(self.jobs.active_on(queue.number), columns.sequence[slot], now)
             elif verdict != Reason.ACCEPTED and not goes_on:
                 self._refused(queue, to, reason, Reason(verdict), columns.sequence[slot], now)
@@ -269,13 +302,14 @@ class Transfers:
         words = {
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
+            Reason.REFUSED_PAUSED: "takes no messages, because sends to it are paused",
             Reason.REFUSED_TYPE: "is not of the same type (standard or FIFO)",
             Reason.REFUSED_MOVED: "has been moved or has more shards now, so the messages belong on other shards",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
-            if job is not None and verdict == Reason.REFUSED_FULL:
-                self.wait_for_room(job, sequence, to, now)
+            if job is not None and verdict in MAY_CHANGE:
+                self.wait_for_room(job, sequence, to, verdict, now)
             elif job is not None:
                 why = f"{self._destination_name(job, to)} {words[verdict]}."
                 self.jobs.set(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
@@ -291,15 +325,19 @@ class Transfers:
             self.jobs.place.pop(job.id, None)
             self.jobs.set(replace(job, cursor=sequence - 1), now)
 
-    def wait_for_room(self, job: Job, sequence: int, to: int, now: int) -> None:
-        """Make the job go back to a message whose destination is full, after an exponential backoff."""
+    def wait_for_room(self, job: Job, sequence: int, to: int, verdict: Reason, now: int) -> None:
+        """Make the job go back to a message whose destination is full or paused, after an exponential backoff."""
         if job.state != "RUNNING" or job.again_ms > now:
             self._go_back(job, sequence, now)
             return
         self.jobs.place.pop(job.id, None)
         cursor = min(job.cursor, sequence - 1)
         pause_ms = min(REFUSED_BACKOFF_MS << min(job.tries, 16), JOB_BACKOFF_MAX_MS)
-        why = f"{self._destination_name(job, to)} is full; the job continues when there is room."
+        name = self._destination_name(job, to)
+        if verdict == Reason.REFUSED_PAUSED:
+            why = f"Sends to {name[0].lower()}{name[1:]} are paused; the job continues when they are resumed."
+        else:
+            why = f"{name} is full; the job continues when there is room."
         again = replace(job, cursor=cursor, blocked=sequence, tries=job.tries + 1, again_ms=now + pause_ms, why=why)
         self.jobs.set(again, now)
 
@@ -330,13 +368,17 @@ class Transfers:
                     del self.redriving[queue.number]
         if reason == Reason.ACCEPTED:
             sequence = self.columns.sequence[slot]
+            if shard != self.number:
+                self.messages.stored.leave(slot, time)
             self.messages.remove(queue, slot, time)
+            queue.moved += 1
             if moved_for == Reason.REDRIVE:
                 self.jobs.moved_one(queue.number, sequence)
-            else:
+            elif moved_for != Reason.FANOUT:
                 queue.dead_lettered += 1
                 if moved_for == Reason.EXPIRY_DEAD_LETTER:
                     queue.expired_messages += 1
+                    queue.expired_moved += 1
             return
         self.messages.leave(queue, slot, time)
         _, _, to, _ = self.owed_to.pop(slot, (0, 0, 0, 0))
@@ -349,6 +391,8 @@ class Transfers:
         elif until <= time:
             self.messages.enter(queue, slot, _VISIBLE, time)
         else:
+            if moved_for == Reason.FANOUT and (topic := self.messages.topics.states.get(queue.number)) is not None:
+                topic.refused += reason != Reason.REFUSED_MOVED
             if moved_for != Reason.REDRIVE:
                 self.columns.doomed[slot] = moved_for
                 self.refusals[slot] = self.refusals.get(slot, 0) + 1

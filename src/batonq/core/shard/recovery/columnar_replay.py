@@ -80,6 +80,9 @@ class ColumnarReplay:
         self.runs.fill_range(queue, slots, sequences, sent, halves[1::2], priorities, positions, extents)
         self.runs.enter_ready(queue, slots, priorities)
         self.runs.count_sends(queue, count, sum(halves_of(extents)[1::2]), sequences[-1] + 1)
+        if queue.retained is not None:
+            for at in range(count):
+                queue.retained.append(positions[at], sent[at])
         self.journal.last_time_ms = max(self.journal.last_time_ms, times[-1])
         for row in others:
             w0, w1, w2, w3, w4, w5, _, w7 = words[row << 3 : row + 1 << 3]

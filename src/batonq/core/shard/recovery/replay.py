@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from array import array
 
-from batonq.core.payload import content_mark
+from batonq.core.payload import content_mark, decode
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import (
     ARRIVED_NOTED,
     ARRIVED_PREFIX,
     CARRIED_PREFIX,
     EDITED_PREFIX,
+    TOPICS_VERSION,
     ArrivedFlag,
     BaseFlag,
+    CarriedFlag,
     LeaseFlag,
     Reason,
     ReturnedFlag,
@@ -24,7 +26,9 @@ from batonq.core.records import (
     part_of,
     skip,
 )
+from batonq.core.shard.commands.new_messages import group_hash
 from batonq.core.shard.commands.numbered_sends import NumberedSends
+from batonq.core.shard.commands.readers import ReaderCommands
 from batonq.core.shard.commands.remembered_requests import RememberedRequests
 from batonq.core.shard.effects.message_records import MessageRecords
 from batonq.core.shard.effects.message_runs import RUN_MAX
@@ -32,8 +36,11 @@ from batonq.core.shard.moves.arrivals import Arrivals
 from batonq.core.shard.moves.transfers import Transfers
 from batonq.core.shard.recovery.columnar_replay import RUN_MIN, RUN_TYPES, ColumnarReplay, alike_until
 from batonq.core.shard.recovery.truncation import Truncation
+from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.job_book import JobBook
 from batonq.core.shard.state.messages import Messages
+from batonq.core.shard.state.schedule_book import ScheduleBook
+from batonq.core.topics.subscription import Subscription
 from batonq.errors import LogCorrupt
 
 _LOW32 = 0xFFFFFFFF
@@ -51,6 +58,8 @@ class Replay:
         numbered: NumberedSends,
         requests: RememberedRequests,
         jobs: JobBook,
+        readers: ReaderCommands,
+        schedules: ScheduleBook,
         truncation: Truncation,
     ) -> None:
         self.journal = messages.journal
@@ -66,6 +75,8 @@ class Replay:
         self.numbered = numbered
         self.requests = requests
         self.jobs = jobs
+        self.readers = readers
+        self.schedules = schedules
         self.truncation = truncation
         self.base_parts: list[bytes] = []  # the parts read so far of a Base
         self._attempt_notes = (0, 0)  # of the last row that was a lease by an attempt
@@ -129,9 +140,22 @@ class Replay:
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
         self._check_free(slot, w1)
         self.records.on_sent(queue, slot, w1, w2, w3, w4, w7 >> 32, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF, position, w6)
+        if flags & SentFlag.WAITING:
+            group = group_hash(decode(part_of(variable, w6)).group)
+            self.records.on_waiting(queue, slot, w5, group, w3 > w2)
         if flags & SentFlag.DEDUPLICATED:
             mark = content_mark(part_of(variable, w6))
             self.dedup.put(queue, slot, w1, w2, w5, mark, bool(flags & SentFlag.DEDUP_LIVES))
+        if flags & SentFlag.STORED:
+            self.messages.stored.put_payload(queue, slot, part_of(variable, w6), w2)
+
+    def _apply_published(self, row: array[int], variable: bytes) -> None:
+        w0, w1, w2, w3, _, w5, w6, _ = row
+        self.journal.use_format(TOPICS_VERSION)
+        self.records.on_published(w0 >> 32, w1, 1, w3 & _LOW32, w3 >> 32)
+        if w0 >> 8 & SentFlag.DEDUPLICATED:
+            queue = self.messages.named_queue(w0 >> 32)
+            self.dedup.put(queue, NIL, w1, w2, w5, content_mark(part_of(variable, w6)), False)
 
     def _check_free(self, slot: int, sequence: int) -> None:
         columns = self.columns
@@ -175,16 +199,26 @@ class Replay:
             if queue is not None:
                 shard, number = w3 & _SHARD_BITS, w3 >> 16
                 self.transfers.on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w7 >> 32, w4, position)
+        elif kind == Type.PUBLISHED:
+            self._apply_published(row, variable)
+        elif kind == Type.SUBSCRIPTION_SET:
+            subscription = None if w3 else Subscription.decode(part_of(variable, w6))
+            self.messages.topics.on_subscription(w0 >> 32, w4, subscription)
         elif kind == Type.POLICY_SET:
-            self.messages.on_policy(QueuePolicy.decode(part_of(variable, w6)))
+            self.messages.on_policy(QueuePolicy.decode(part_of(variable, w6)), w2)
         elif kind == Type.QUEUE_PURGED:
             self.messages.on_purged(self.messages.named_queue(w0 >> 32), w1, w2, bool(w3), w5)
         elif kind == Type.QUEUE_CLOSED:
-            self.messages.named_queue(w0 >> 32).closed = True
+            self.messages.on_closed(self.messages.named_queue(w0 >> 32))
+            self.schedules.queue_closed(w0 >> 32)
         elif kind == Type.EPOCH:
             self.messages.on_epoch(w1, w3, w4)
         elif kind == Type.JOB_SET:
             self.jobs.on_job(json.loads(part_of(variable, w6)))
+        elif kind == Type.READER_SET:
+            self.readers.on_reader(self.messages.named_queue(w0 >> 32), part_of(variable, w6))
+        elif kind == Type.SCHEDULE_SET:
+            self.schedules.on_set(w0 >> 32, json.loads(part_of(variable, w6)))
         elif kind == Type.CARRIED:
             self._apply_carried(position, row, variable)
         elif kind == Type.BASE:
@@ -213,7 +247,9 @@ class Replay:
             known = source < self.columns.used and self.columns.state[source] == State.OWED
             if self.journal.before_base and not known:
                 return  # the payload was in the dropped front; a later Carried record has the message
-            self.arrivals.on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
+            self.arrivals.on_moved(
+                queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason, w4 >> 32
+            )
             return
         part = part_of(variable, w6)
         redriven = maximum = 0
@@ -223,8 +259,11 @@ class Replay:
         else:
             prefix = ARRIVED_PREFIX.size
             group, origin = ARRIVED_PREFIX.unpack_from(part)
-        self.arrivals.on_arrived(queue, slot, w1, w2, w3, count, expires_s, priority, group, position, skip(w6, prefix))
+        self.arrivals.on_arrived(
+            queue, slot, w1, w2, w3, count, expires_s, priority, group, position, skip(w6, prefix), delay_ms=w4 >> 32
+        )
         self.arrivals.note_arrival(slot, reason, origin, redriven, maximum)
+        self.messages.stored.put_payload(queue, slot, part[prefix:], w2)
 
     def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
         """Apply a message that was copied forward. A known message only gets a new position. After the front was
@@ -250,7 +289,7 @@ class Replay:
         extent = skip(w6, CARRIED_PREFIX.size)
         queue = self.messages.expect(slot, row[1], Type.EDITED)
         if queue is not None:
-            self.messages.on_edited(queue, slot, key, position, extent)
+            self.messages.on_edited(queue, slot, key, position, extent, part_of(variable, extent))
         else:
             self._begin_with(position, row, part_of(variable, w6), extent)
 
@@ -270,6 +309,9 @@ class Replay:
             self.messages.loose_groups[slot] = group
         if maximum:
             self.messages.maxima[slot] = maximum
+        if w0 & 0xFF == Type.CARRIED and w0 >> 8 & CarriedFlag.WAITING:
+            # Its subscription is in the Base, but a move before that needs the group.
+            self.messages.fanned[slot] = (0, group_hash(decode(part[CARRIED_PREFIX.size :]).group))
 
     def _apply_base(self, first_frame: int, part: int, more: bool, data: bytes) -> None:
         """Apply one part of a Base. A Base that was written for a later truncation is skipped, because the state is

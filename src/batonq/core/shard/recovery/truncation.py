@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from batonq.core import sections as pieces
 from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
-from batonq.core.records import CARRIED_PREFIX, BaseFlag, State, Type, skip
+from batonq.core.records import CARRIED_PREFIX, BaseFlag, CarriedFlag, State, Type, skip
 from batonq.core.shard.recovery.snapshot import Persistence, encode
 from batonq.core.shard.state.columns import NIL
 from batonq.core.shard.state.messages import Messages
@@ -55,9 +55,10 @@ class Truncation:
             lineage = merge_lineage(lineage, Lineage.decode(overlay))
         if lineage != Lineage():
             payload = encode_payload(with_lineage(decoded, lineage))
+        flags = int(CarriedFlag.WAITING) if slot in self.messages.fanned else 0
         w6 = self.frame.put(self.messages.carried_prefix(slot) + payload)
         position = self.frame.add(
-            Type.CARRIED | columns.priority[slot] << 16 | columns.queue[slot] << 32,
+            Type.CARRIED | flags << 8 | columns.priority[slot] << 16 | columns.queue[slot] << 32,
             columns.sequence[slot],
             self.journal.last_time_ms,
             columns.until[slot],
@@ -78,6 +79,8 @@ class Truncation:
         self.journal.last_time_ms = max(now, self.journal.last_time_ms)
         facts = self.persistence.facts()
         facts["messages"] = sum(queue.messages for queue in self.queues.values())
+        for fact in facts["queues"]:
+            fact["present"] = self.queues[fact["policy"]["queue"]].messages
         tables = self.persistence.remembered()
         parts = [pieces.pack({"facts": encode(facts), **tables})]
         if len(parts[0]) > frame_bytes_max // 2:
@@ -107,11 +110,20 @@ class Truncation:
             raise LogCorrupt(
                 f"after the dropped front there are {len(live)} messages, the Base says {facts['messages']}"
             )
+        collected = {number: queue.retained for number, queue in self.queues.items() if queue.retained is not None}
         self.queues.clear()
-        self.persistence.load_facts(facts)
+        self.persistence.load_facts(facts, collected)
         self.persistence.load_remembered(sections)
         self.journal.before_base = 0
         self._rebuild(live)
+        for fact in facts["queues"]:
+            queue = self.queues[fact["policy"]["queue"]]
+            if queue.messages != fact.get("present", queue.messages):
+                raise LogCorrupt(
+                    f"after the dropped front queue {queue.number} has {queue.messages} messages, the Base says "
+                    f"{fact['present']}"
+                )
+        self.persistence.infer_missing(facts)
 
     def _rebuild(self, live: list[int]) -> None:
         """Rebuild the arrival order, the ready lines and the timers from the columns."""

@@ -15,6 +15,8 @@ from batonq.core.records import State
 
 NIL = 0xFFFFFFFF
 DELTA_MAX = 0xFFFFFFFF
+DELTA_EXACT_MS = 4_000_000_000  # 46 days; a longer delta is stored in units of 128 ms, up to 480 days
+_DELTA_SHIFT = 7
 COUNT_MAX = 0xFFFF
 _GROW_MIN = 64
 _VISIBLE = int(State.VISIBLE)
@@ -32,8 +34,8 @@ _LAYOUT = (
     ("timer", "Q", (1 << 64) - 1),  # ms at which the lease wheel has an entry for this slot
     ("expires", "I", 0),  # s
     ("expiry_timer", "I", 0xFFFFFFFF),  # s at which the expiry wheel has an entry for this slot
-    ("first_received", "I", 0),  # ms after `sent`, plus one; 0 means never
-    ("leased", "I", 0),  # start of the current lease, ms after `sent`
+    ("first_received", "I", 0),  # after `sent`, see `pack_delta`, plus one; 0 means never
+    ("leased", "I", 0),  # start of the current lease after `sent`, see `pack_delta`
     ("queue", "I", 0),
     ("line", "I", NIL),
     ("line_next", "I", NIL),
@@ -47,6 +49,19 @@ _LAYOUT = (
     ("doomed", "B", 0),  # DELAYED: Reason for which it is owed again after the delay; OWED: DEAD if it was DEAD
 )
 COLUMN_NAMES = tuple(name for name, _, _ in _LAYOUT)
+
+
+def pack_delta(time_ms: int, sent_ms: int) -> int:
+    """The time since a message was sent, in 32 bits. A message can be delayed for a year before it is received."""
+    passed_ms = time_ms - sent_ms
+    if passed_ms <= DELTA_EXACT_MS:
+        return max(passed_ms, 0)
+    return min(DELTA_EXACT_MS + (passed_ms - DELTA_EXACT_MS >> _DELTA_SHIFT), DELTA_MAX - 1)
+
+
+def delta_ms(packed: int) -> int:
+    """The milliseconds that `pack_delta` stored."""
+    return packed if packed <= DELTA_EXACT_MS else DELTA_EXACT_MS + (packed - DELTA_EXACT_MS << _DELTA_SHIFT)
 
 
 def as_run(slots: list[int]) -> Sequence[int]:

@@ -17,7 +17,9 @@ class Deduplication:
         self.journal = journal
         self.columns = columns
         self.table = DedupTable()
-        self.living: dict[int, tuple[int, int]] = {}  # slot → key that lives as long as its message, window end (s)
+        self.living: dict[
+            int, tuple[int, int]
+        ] = {}  # slot → key that lives as long as its message, and until when (s) at least
 
     def keys_of(self, queue: QueueState, command: Send) -> list[int]:
         """The hash of each message's deduplication id, 0 for a message without one; empty if no message has one."""
@@ -49,13 +51,12 @@ class Deduplication:
 
     def put(self, queue: QueueState, slot: int, sequence: int, time: int, key: int, mark: int, lives: bool) -> None:
         """Store a message's deduplication key. `mark` is the fingerprint of the content."""
-        window_end_s = -(-(time + queue.policy.dedup_window_ms) // 1000)
         now_s = time // 1000
         if lives:
-            self.living[slot] = (key, window_end_s)
+            self.living[slot] = (key, now_s)
             self.table.put(key, sequence, FOREVER_S, mark, now_s)
         else:
-            self.table.put(key, sequence, window_end_s, mark, now_s)
+            self.table.put(key, sequence, -(-(time + queue.policy.dedup_window_ms) // 1000), mark, now_s)
 
     def put_run(
         self, queue: QueueState, slots: Sequence[int], first: int, time: int, keys: Sequence[int], marks: Sequence[int]
@@ -70,9 +71,7 @@ class Deduplication:
         self.table.put_run(keys, first, -(-(time + policy.dedup_window_ms) // 1000), marks, time // 1000)
 
     def end_life(self, slot: int) -> None:
-        """Let a deduplication key that lives as long as its message expire with its window, because the message is
-        gone or dead.
-        """
+        """Forget a deduplication key that lives as long as its message, because the message is gone or dead."""
         if slot in self.living:
             key, window_end_s = self.living.pop(slot)
             self.table.end_life(key, self.columns.sequence[slot], window_end_s, self.journal.last_time_ms // 1000)

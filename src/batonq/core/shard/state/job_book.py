@@ -9,11 +9,12 @@ from itertools import islice
 from typing import Any
 
 from batonq.core.commands import Job
-from batonq.core.records import DELETING_VERSION, Type
+from batonq.core.records import DELETING_VERSION, REPLAYING_VERSION, Type
 from batonq.core.shard.state.journal import Journal
 from batonq.errors import JobConflict
 
 DELETE = "delete"  # the kind of a job that deletes messages
+REPLAY = "replay"  # the kind of a job that sends retained messages again
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that has not ended
 KEPT_MAX = 10  # ended jobs kept per queue
 # Ended jobs kept in total, because queues come and go. Active jobs do not count, so that a book loads unchanged.
@@ -52,6 +53,8 @@ class JobBook(dict[str, Job]):
         self._journal.note_format(job.destination_spread or "".join(job.origin_spreads.values()))
         if job.kind == DELETE:
             self._journal.use_format(DELETING_VERSION)
+        elif job.kind == REPLAY:
+            self._journal.use_format(REPLAYING_VERSION)
         self.put(job)
         if job.state not in ACTIVE:
             self.pace.pop(job.id, None)
@@ -126,6 +129,12 @@ class JobBook(dict[str, Job]):
         if job.tries and sequence == job.blocked:  # the destination has room again
             job.tries = job.blocked = 0
             job.why = ""
+
+    def spend(self, job_id: str, count: int, now: int) -> None:
+        """Take messages off what an active job may move now."""
+        if job_id in self.active:
+            last_ms, credit = self.pace.get(job_id, (now, 1.0))
+            self.pace[job_id] = (last_ms, credit - count)
 
     def validate(self) -> None:
         assert set(self.active) == {job.id for job in self.values() if job.state in ACTIVE}, "an active job is lost"

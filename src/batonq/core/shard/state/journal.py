@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from batonq.core.limits import ShardLimits
 from batonq.core.open_frame import OpenFrame
-from batonq.core.records import PLAIN_VERSION, SPREAD_VERSION
+from batonq.core.policy import QueuePolicy
+from batonq.core.records import PACING_VERSION, PLAIN_VERSION, SPREAD_VERSION
 
 
 class Journal:
@@ -28,3 +29,9 @@ class Journal:
         """
         if spread:
             self.use_format(SPREAD_VERSION)
+
+    def note_policy(self, policy: QueuePolicy) -> None:
+        """Raise the frame format if a queue's policy needs that."""
+        self.note_format(policy.spread or policy.dead_letter_spread)
+        if policy.is_restricted:
+            self.use_format(PACING_VERSION)

@@ -6,10 +6,13 @@ have the same times, and are then counted together.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from typing import Union
 
-from batonq.core.shard.state.columns import Columns
+from batonq.core.shard.state.columns import DELTA_EXACT_MS, Columns, delta_ms
 
+Values = Union[list[int], "array[int]"]  # an array cannot be subscripted at run time
 BUCKETS = 64  # a duration in milliseconds is in the bucket with the number of its bits
 RECEIVES_MAX = 31  # more receives are counted as this many
 
@@ -58,14 +61,14 @@ class Latencies:
             found = self.queues[queue] = QueueLatencies()
         return found
 
-    def received_first(self, queue: int, sents: Sequence[int], now: int) -> None:
+    def received_first(self, queue: int, sents: Values, now: int) -> None:
         """Count messages that are leased for the first time, by the times at which they were sent."""
         if not self.on:
             return
         found = self.of(queue)
         waited = found.waited
         count, sent = len(sents), sents[0]
-        if count == 1 or sents.count(sent) == count:
+        if count == 1 or _all_equal(sents):
             waited_ms = now - sent
             waited[waited_ms.bit_length()] += count
             found.waited_ms += waited_ms * count
@@ -91,9 +94,9 @@ class Latencies:
             return
         found = self.of(queue)
         count = len(slots)
-        sents: Sequence[int]
-        leased: Sequence[int]
-        receives: Sequence[int]
+        sents: Values
+        leased: Values
+        receives: Values
         if isinstance(slots, range):
             first, end = slots.start, slots.stop
             sents, leased, receives = columns.sent[first:end], columns.leased[first:end], columns.count[first:end]
@@ -101,8 +104,10 @@ class Latencies:
             sents = [columns.sent[slot] for slot in slots]
             leased = [columns.leased[slot] for slot in slots]
             receives = [columns.count[slot] for slot in slots]
+        if max(leased) > DELTA_EXACT_MS:
+            leased = [*map(delta_ms, leased)]
         sent, lease = sents[0], leased[0]
-        if count == 1 or (sents.count(sent) == count and leased.count(lease) == count):
+        if count == 1 or (_all_equal(sents) and _all_equal(leased)):
             lived_ms = now - sent
             found.lived[lived_ms.bit_length()] += count
             found.handled[(lived_ms - lease).bit_length()] += count
@@ -117,10 +122,17 @@ class Latencies:
             total_ms = now * count - sum(sents)
             found.lived_ms += total_ms
             found.handled_ms += total_ms - sum(leased)
-        if receives.count(1) == count:
+        if receives[0] == 1 and _all_equal(receives):
             found.receives[1] += count
             found.receives_sum += count
         else:
             for number in receives:
                 found.receives[min(number, RECEIVES_MAX)] += 1
                 found.receives_sum += number
+
+
+def _all_equal(values: Values) -> bool:
+    """Whether a list or an array has the same value in all places. The comparison of arrays is much faster than
+    counting.
+    """
+    return values[:1] * len(values) == values

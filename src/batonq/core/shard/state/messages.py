@@ -5,22 +5,27 @@ Records change messages through these methods, which never choose: every choice 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from batonq.core.commands import Failure
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import CARRIED_PREFIX, State, Type
+from batonq.core.records import CARRIED_PREFIX, RETAINING_VERSION, TOPICS_VERSION, State, Type
 from batonq.core.shard.lifecycle import allowed
 from batonq.core.shard.state.attempts import Attempts
-from batonq.core.shard.state.columns import NIL, Columns
+from batonq.core.shard.state.busy_groups import BusyGroups
+from batonq.core.shard.state.columns import NIL, Columns, delta_ms
 from batonq.core.shard.state.deduplication import Deduplication
 from batonq.core.shard.state.group_locks import lock_or_unlock
 from batonq.core.shard.state.journal import Journal
 from batonq.core.shard.state.latencies import Latencies
 from batonq.core.shard.state.lines import Lines
 from batonq.core.shard.state.queue_state import QueueState
+from batonq.core.shard.state.retained import Retained, front_of
+from batonq.core.shard.state.stored_payloads import StoredPayloads
 from batonq.core.shard.state.timers import Timers
+from batonq.core.shard.state.topics import Topics
 from batonq.errors import LogCorrupt, QueueDoesNotExist
 
 _UNLIMITED = 1 << 60
@@ -41,6 +46,8 @@ class Messages:
         self.dedup = dedup
         self.lines = Lines(columns)
         self.queues: dict[int, QueueState] = {}
+        self.retaining: dict[int, Retained] = {}  # queue → its retained history
+        self.topics = Topics()
         self.holders: dict[int, str] = {}  # slot in flight → its holder
         # Notes: what is known about a message beside its columns. An entry is dropped when its message ends.
         self.loose_groups: dict[int, int] = {}  # slot → group, for messages that are in no line
@@ -51,7 +58,9 @@ class Messages:
         self.edited: dict[int, int] = {}  # slot → key of the job that has changed the message and not moved it yet
         self.uncharged: dict[int, int] = {}  # slot → leases not counted as receives: no consumer got the message
         self.overlays: dict[int, tuple[int, ...]] = {}  # slot → positions of the records that hold its lineage overlays
+        self.fanned: dict[int, tuple[int, int]] = {}  # slot of a copy that waits in its topic → subscription, group
         self.origins: dict[int, int] = {}  # slot of a dead letter → source queue | source shard << 32
+        self.stored = StoredPayloads(journal, self.queues)
         self.notes: list[dict[int, Any]] = [
             self.loose_groups,
             self.failures,
@@ -62,11 +71,15 @@ class Messages:
             self.uncharged,
             self.overlays,
             self.origins,
+            self.stored.of_slot,
+            self.fanned,
         ]  # transfers.py adds its own
         # soft: not replayed
         self.woken: set[int] = set()
         self.filled: set[int] = set()  # every queue with VISIBLE messages, and possibly empty ones
+        self.paced: dict[int, int] = {}  # queue whose cap has held back a receive → when its next message may go
         self.latencies = Latencies()
+        self.busy_groups: dict[int, BusyGroups] = {}  # of queues with groups
 
     # --- queues --------------------------------------------------------------------------------------
 
@@ -83,6 +96,7 @@ class Messages:
             if not self.journal.before_base:
                 raise LogCorrupt(f"record for queue {number}, which this shard does not have")
             queue = self.queues[number] = QueueState(QueuePolicy(number, "", ""), self.lines)
+            queue.retained = Retained(0)  # until the Base says what of it is retained
         return queue
 
     def move_time(self, time: int) -> None:
@@ -92,13 +106,46 @@ class Messages:
         if time >= self.timers.delays.due and not self.journal.before_base:
             self.end_delays(time)
 
-    def on_policy(self, policy: QueuePolicy) -> None:
-        self.journal.note_format(policy.spread or policy.dead_letter_spread)
+    def on_policy(self, policy: QueuePolicy, time: int) -> None:
+        self.journal.note_policy(policy)
+        if policy.topic:
+            self.journal.use_format(TOPICS_VERSION)
+            self.topics.on_policy(policy)
         queue = self.queues.get(policy.queue)
         if queue is None:
-            self.queues[policy.queue] = QueueState(policy, self.lines)
+            queue = self.queues[policy.queue] = QueueState(policy, self.lines)
+            if self.journal.before_base:
+                queue.retained = Retained(0)
         else:
-            queue.policy = policy
+            queue.set_policy(policy)
+        if not self.journal.before_base and (policy.retain_ms or queue.retained is not None):
+            self.retain(queue, time)
+
+    def retain(self, queue: QueueState, time: int) -> None:
+        """Apply a queue's `retain_ms`. What had ended by the old value does not come back by a longer one."""
+        retained = queue.retained
+        if retained is not None:
+            retained.end_old(time)
+        if queue.policy.retain_ms and not queue.closed:
+            self.journal.use_format(RETAINING_VERSION)
+            if retained is None:
+                retained = queue.retained = Retained(queue.policy.retain_ms)
+            retained.retain_ms = queue.policy.retain_ms
+            self.retaining[queue.number] = retained
+        else:
+            queue.retained = None
+            self.retaining.pop(queue.number, None)
+
+    def on_closed(self, queue: QueueState) -> None:
+        """Apply the deletion of a queue. Its messages are removed by a purge; its history ends at once."""
+        queue.closed = True
+        if not self.journal.before_base:
+            queue.retained = queue.readers = None
+            self.retaining.pop(queue.number, None)
+
+    def retained_front(self, now: int) -> int:
+        """The first frame that retained history needs; above every frame if none is retained."""
+        return front_of(self.retaining.values(), now) >> 16
 
     def _forget_queue(self, number: int) -> None:
         """Remove a deleted queue that has no message left. Nothing in the state names it afterwards (validate.py
@@ -107,7 +154,10 @@ class Messages:
         del self.queues[number]
         self.woken.discard(number)
         self.filled.discard(number)
+        self.paced.pop(number, None)
         self.latencies.queues.pop(number, None)
+        self.busy_groups.pop(number, None)
+        self.topics.forget(number)
 
     def filled_queues(self) -> list[int]:
         """The queues with VISIBLE messages, in no order. The cost grows with their number."""
@@ -115,6 +165,20 @@ class Messages:
         empty = [number for number in self.filled if not queues[number].visible]
         self.filled.difference_update(empty)
         return list(self.filled)
+
+    def wait_for_pace(self, queue: QueueState, now: int) -> None:
+        """Wake the queue's waiters when its cap allows the next message, if a cap is what holds its messages back."""
+        gate = queue.gate
+        if gate is None or gate.paused or gate.pace is None or not queue.visible:
+            return
+        if not gate.pace.available(now):
+            self.paced[queue.number] = gate.pace.due_ms(now)
+
+    def wake_paced(self, now: int) -> None:
+        """Wake the queues whose caps allow a message again."""
+        for number in [number for number, due in self.paced.items() if due <= now]:
+            del self.paced[number]
+            self.woken.add(number)
 
     def closing(self) -> list[int]:
         """Closed queues that still have messages or an entry here."""
@@ -183,7 +247,7 @@ class Messages:
             queue.in_flight -= 1
             self.holders.pop(slot, None)
             group = self.loose_groups.get(slot, 0) if self.loose_groups else 0
-            lasted = time - columns.sent[slot] - columns.leased[slot]
+            lasted = time - columns.sent[slot] - delta_ms(columns.leased[slot])
             queue.ready.lease_ended(group, lasted if lasted > 0 else 0)
             self.attempts.end_of(slot)
         elif state == _DELAYED:
@@ -278,6 +342,13 @@ class Messages:
             self.lines.append(self.lines.find_or_open(queue.number, group, 0), slot)
         elif group:
             self.loose_groups[slot] = group
+
+    def count_groups(self, queue: QueueState, groups: array[int], position: int) -> None:
+        """Count new messages of these groups, whose records begin at a position."""
+        busy = self.busy_groups.get(queue.number)
+        if busy is None:
+            busy = self.busy_groups[queue.number] = BusyGroups()
+        busy.add(groups, position)
 
     def end_delays(self, now: int, limit: int = _UNLIMITED) -> None:
         """End at most `limit` delays that are due. This writes no record, because the visible-at time in the log
@@ -441,7 +512,7 @@ class Messages:
         columns.extent[slot] = extent
         self.overlays.pop(slot, None)
 
-    def on_edited(self, queue: QueueState, slot: int, key: int, position: int, extent: int) -> None:
+    def on_edited(self, queue: QueueState, slot: int, key: int, position: int, extent: int, payload: bytes) -> None:
         """Apply a change of a message. The Edited record holds the whole new payload with its lineage, and the key of
         the job that changed it; 0: an operator did.
         """
@@ -451,6 +522,7 @@ class Messages:
         columns.position[slot] = columns.last[slot] = position
         columns.extent[slot] = extent
         self.overlays.pop(slot, None)
+        self.stored.replace(slot, payload)
         if key:
             self.edited[slot] = key
         else:

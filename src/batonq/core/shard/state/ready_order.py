@@ -155,8 +155,11 @@ class Ready:
 
     # --- the choice --------------------------------------------------------------------------
 
-    def best_lane(self, ageing_ms: int) -> Lane | None:
+    def best_lane(self, ageing_ms: int, priority_min: int = 0) -> Lane | None:
+        """The lane to serve next; with a minimum, of the lanes of that priority or above."""
         lanes = self.lanes
+        if priority_min:
+            lanes = {priority: lane for priority, lane in lanes.items() if priority >= priority_min}
         if len(lanes) < 2:
             for lane in lanes.values():
                 return lane
@@ -164,11 +167,11 @@ class Ready:
         if not ageing_ms:
             return lanes[max(lanes)]
         known = self._since
-        if len(known) < len(lanes):
+        if len(known) < len(self.lanes):
             for priority, lane in lanes.items():
                 if priority not in known:
                     known[priority] = self.since(lane)
-        _, lowest = min([(since_ms - priority * ageing_ms, -priority) for priority, since_ms in known.items()])
+        _, lowest = min([(known[priority] - priority * ageing_ms, -priority) for priority in lanes])
         return lanes[-lowest]
 
     def since(self, lane: Lane) -> int:
@@ -190,8 +193,10 @@ class Ready:
     def next_standard(self, ageing_ms: int) -> int:
         """The slot to lease next, or NIL."""
         lane = self.best_lane(ageing_ms)
-        if lane is None:
-            return NIL
+        return NIL if lane is None else self.next_in(lane)
+
+    def next_in(self, lane: Lane) -> int:
+        """The slot of a lane to lease next. The lane has messages."""
         self.changed(lane.priority)  # groups take turns
         lines = self.lines
         fresh = lane.fresh

@@ -1,0 +1,166 @@
+"""Operations on topics, their messages and their subscriptions."""
+
+from __future__ import annotations
+
+from batonq.api.rest import peeking, shapes, subscriptions, topic_shapes, topics
+from batonq.api.rest.operation import IDEMPOTENCY_KEY, Operation
+
+TOPICS = "/v1/topics"
+TOPIC = "/v1/topics/{topic}"
+MESSAGES = "/v1/topics/{topic}/messages"
+SUBSCRIPTIONS = "/v1/topics/{topic}/subscriptions"
+SUBSCRIPTION = "/v1/topics/{topic}/subscriptions/{subscription}"
+
+TOPIC_OPERATIONS = (
+    Operation(
+        name="createTopic",
+        method="POST",
+        path=TOPICS,
+        summary="Create a topic. Repeating the request returns the existing topic.",
+        run=topics.create_topic,
+        takes=topic_shapes.TopicSpec,
+        answers={201: topic_shapes.Topic, 200: topic_shapes.Topic},
+        errors=(409,),
+    ),
+    Operation(
+        name="listTopics",
+        method="GET",
+        path=TOPICS,
+        summary="List topics by name.",
+        run=topics.list_topics,
+        answers={200: topic_shapes.Topics},
+        parameters=(
+            ("prefix", str, "Only topics whose name starts with this."),
+            ("limit", topic_shapes.PageSize, "Maximum number of topics; default 100."),
+            ("cursor", str, "`nextCursor` of the previous page."),
+        ),
+    ),
+    Operation(
+        name="getTopic",
+        method="GET",
+        path=TOPIC,
+        summary="Get a topic's settings, and how many subscriptions it has.",
+        run=topics.get_topic,
+        answers={200: topic_shapes.Topic},
+        errors=(404,),
+    ),
+    Operation(
+        name="updateTopic",
+        method="PATCH",
+        path=TOPIC,
+        summary="Change some of a topic's settings.",
+        run=topics.update_topic,
+        takes=topic_shapes.TopicChanges,
+        body_needed=False,
+        answers={200: topic_shapes.Topic},
+        errors=(404,),
+    ),
+    Operation(
+        name="deleteTopic",
+        method="DELETE",
+        path=TOPIC,
+        summary="Delete a topic and its subscriptions. Messages that are in the queues already stay there.",
+        run=topics.delete_topic,
+        answers={204: None},
+        errors=(404,),
+    ),
+    Operation(
+        name="publishMessage",
+        method="POST",
+        path=MESSAGES,
+        summary="Publish a message: every subscribed queue whose filter matches gets a copy.",
+        start=topics.publish_message,
+        takes=shapes.Message,
+        answers={202: shapes.Sent},
+        errors=(404, 409),
+        headers=(IDEMPOTENCY_KEY,),
+    ),
+    Operation(
+        name="publishBatch",
+        method="POST",
+        path=MESSAGES + ":batch",
+        summary="Publish up to 1,000 messages, with one result per message: 202 if all were accepted, otherwise 200.",
+        start=topics.publish_batch,
+        takes=shapes.SendBatch,
+        answers={202: shapes.SendResults, 200: shapes.SendResults},
+        errors=(404, 409),
+        headers=(IDEMPOTENCY_KEY,),
+    ),
+    Operation(
+        name="matchTopic",
+        method="POST",
+        path=TOPIC + ":match",
+        summary="Which subscriptions would get a message, and why the others would not. Nothing is sent.",
+        run=subscriptions.match_topic,
+        only_reads=True,
+        takes=topic_shapes.MatchSpec,
+        body_needed=False,
+        answers={200: topic_shapes.Matches},
+        errors=(404,),
+    ),
+    Operation(
+        name="createSubscription",
+        method="POST",
+        path=SUBSCRIPTIONS,
+        summary="Subscribe a queue to a topic. Repeating the request returns the existing subscription.",
+        run=subscriptions.create_subscription,
+        takes=topic_shapes.SubscriptionSpec,
+        answers={201: topic_shapes.Subscription, 200: topic_shapes.Subscription},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="listSubscriptions",
+        method="GET",
+        path=SUBSCRIPTIONS,
+        summary="List the subscriptions of a topic, oldest first.",
+        run=subscriptions.list_subscriptions,
+        answers={200: topic_shapes.Subscriptions},
+        errors=(404,),
+        parameters=(
+            ("limit", topic_shapes.PageSize, "Maximum number of subscriptions; default 100."),
+            ("cursor", str, "`nextCursor` of the previous page."),
+        ),
+    ),
+    Operation(
+        name="peekTopic",
+        method="GET",
+        path=MESSAGES,
+        summary="Peek at the copies that wait in a topic because their queue cannot take them.",
+        run=peeking.peek_topic,
+        answers={200: shapes.PeekedMessages},
+        errors=(404,),
+        parameters=(
+            ("after", shapes.Sequence, "Start after this sequence number: `nextAfter` of the previous page."),
+            ("limit", shapes.PeekSize, "Maximum number of copies; default 10."),
+        ),
+    ),
+    Operation(
+        name="getSubscription",
+        method="GET",
+        path=SUBSCRIPTION,
+        summary="Get a subscription's settings.",
+        run=subscriptions.get_subscription,
+        answers={200: topic_shapes.Subscription},
+        errors=(404,),
+    ),
+    Operation(
+        name="updateSubscription",
+        method="PATCH",
+        path=SUBSCRIPTION,
+        summary="Change some of a subscription's settings.",
+        run=subscriptions.update_subscription,
+        takes=topic_shapes.SubscriptionChanges,
+        body_needed=False,
+        answers={200: topic_shapes.Subscription},
+        errors=(404,),
+    ),
+    Operation(
+        name="deleteSubscription",
+        method="DELETE",
+        path=SUBSCRIPTION,
+        summary="Unsubscribe a queue. Copies that are in the queue already stay there.",
+        run=subscriptions.delete_subscription,
+        answers={204: None},
+        errors=(404,),
+    ),
+)

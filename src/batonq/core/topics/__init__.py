@@ -1,0 +1,1 @@
+"""Topics: the filters of subscriptions, and which subscriptions get a published message."""

@@ -1,0 +1,3 @@
+"""The tests of REST on a cluster: each request at a node that chance picks."""
+
+from tests.rest.test_pausing import *  # noqa: F403

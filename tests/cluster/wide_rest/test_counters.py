@@ -1,0 +1,3 @@
+"""The tests of REST with queues on several shards, each request at a node that chance picks."""
+
+from tests.rest.test_counters import *  # noqa: F403
