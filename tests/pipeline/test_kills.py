@@ -67,7 +67,7 @@ def test_history_stays_whole_while_the_server_is_killed(tmp_path: Path, spark: S
             thread.start()
             archived = 0
             while archived <= kill % 2:  # so many copies are done; another may be under way
-                event = server._read()
+                event = server.next_event()
                 assert event is not None
                 archived += event["event"] == "archived"
             if kill < KILLS:

@@ -35,24 +35,10 @@ TRIES = 1_000
 
 
 class Two(ServerProcess):
-    """A server of two processes. What it says is read all the time."""
+    """A server of two processes."""
 
     def __init__(self, data: Path, *flags: str) -> None:
         super().__init__(data, "--processes", "2", *flags)
-        self._reading = threading.Thread(target=self._read_all, daemon=True)
-        self._reading.start()
-
-    def _read_all(self) -> None:
-        while self._read() is not None:
-            pass
-
-    def _end(self) -> int:
-        code = self.process.wait(STOP_TIMEOUT_S)
-        self._reading.join(STOP_TIMEOUT_S)
-        assert not self._reading.is_alive(), "somebody still has its standard error: a process is left behind"
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
 
     def pids(self) -> dict[str, list[int]]:
         """Of each process, all that served, the last one last."""

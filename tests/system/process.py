@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -19,6 +21,10 @@ ANSWER_S = 300
 
 class NotAnswered(Exception):
     """The server went away, or said that it cannot: nobody knows whether the request was done."""
+
+
+class Unavailable(NotAnswered):
+    """The server answered 503."""
 
 
 def baton(*arguments: str, timeout_s: float = STOP_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
@@ -39,27 +45,33 @@ class ServerProcess:
             text=True,
             env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"},
         )
-        self.events: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []  # all that it has told
+        self._unread: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._reading = threading.Thread(target=self._read, daemon=True)  # a full pipe would stop the server
+        self._reading.start()
         self.url = ""
         while not self.url:
-            event = self._read()
+            event = self.next_event()
             if event is None:
                 self.process.wait(STOP_TIMEOUT_S)
                 raise AssertionError(f"the server did not start: {self.events}")
             if event.get("event") == "serving":
                 self.url = event["url"]
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> None:
         assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        if not line:
-            return None
-        try:
-            event: dict[str, Any] = json.loads(line)
-        except ValueError:
-            event = {"event": "unexpected output", "text": line}
-        self.events.append(event)
-        return event
+        for line in self.process.stderr:
+            try:
+                event: dict[str, Any] = json.loads(line)
+            except ValueError:
+                event = {"event": "unexpected output", "text": line}
+            self.events.append(event)
+            self._unread.put(event)
+        self._unread.put(None)
+
+    def next_event(self) -> dict[str, Any] | None:
+        """Wait for what the server tells next; None when it has ended."""
+        return self._unread.get()
 
     def kill(self) -> None:
         """kill -9."""
@@ -72,9 +84,9 @@ class ServerProcess:
         return self._end()
 
     def _end(self) -> int:
-        while self._read() is not None:
-            pass
         code = self.process.wait(STOP_TIMEOUT_S)
+        self._reading.join(STOP_TIMEOUT_S)
+        assert not self._reading.is_alive(), "somebody still has its standard error: a process is left behind"
         assert self.process.stderr is not None
         self.process.stderr.close()
         return code
@@ -106,7 +118,7 @@ class Client:
         except (OSError, http.client.HTTPException) as problem:
             raise NotAnswered(str(problem)) from None
         if response.status == 503:
-            raise NotAnswered(data.decode())
+            raise Unavailable(data.decode())
         assert response.status == 200, (response.status, data)
         answer: dict[str, Any] = json.loads(data or b"{}")
         return answer

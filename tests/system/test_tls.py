@@ -149,7 +149,7 @@ def _curl(url: str, trusted: Path) -> subprocess.CompletedProcess[str]:
 
 def _wait_event(server: ServerProcess, name: str) -> None:
     while True:
-        event = server._read()
+        event = server.next_event()
         assert event is not None, server.events
         if event["event"] == name:
             return
