@@ -110,7 +110,8 @@ def suites() -> list[str]:
 
 
 def test_checks(fast: bool) -> list[Check]:
-    pytest = [sys.executable, "-m", "pytest", "-q", *(["-m", "fast"] if fast else [])]
+    slowest = ["--durations=8", "--durations-min=5"]  # shows what to shorten
+    pytest = [sys.executable, "-m", "pytest", "-q", *slowest, *(["-m", "fast"] if fast else [])]
     environment = {"BATON_TEST_PROFILE": "fast" if fast else "full"}
     names = [name for name in suites() if not fast or name in FAST]
     waiting = FAST_WAITING if fast else WAITING
