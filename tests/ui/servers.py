@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +26,11 @@ def wait_for(read: Callable[[], T]) -> T:
 
 
 class UiServer(ServerProcess):
-    """A server whose log is read all the time, so that it never waits for its reader."""
+    """A server that may be secured."""
 
     def __init__(self, data: Path, *flags: str) -> None:
         super().__init__(data, *flags)
         self.data = data
-        self._reader = threading.Thread(target=self._drain, name="log reader", daemon=True)
-        self._reader.start()
 
     @property
     def token(self) -> str:
@@ -44,14 +41,6 @@ class UiServer(ServerProcess):
     def rest(self) -> Rest:
         """A client with the admin token."""
         return Rest(self.url, {"Authorization": f"Bearer {self.token}"})
-
-    def _drain(self) -> None:
-        while self._read() is not None:
-            pass
-
-    def _end(self) -> int:
-        self._reader.join(WAIT_S)
-        return super()._end()
 
 
 class Rest:
