@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from batonq.client import Outgoing
+from batonq.client.payloads import SIZE, Payloads
+from batonq.core.payload import Attribute, encode_attributes
 from batonq.errors import BatonError, Unavailable
 from batonq.node.cluster.node import ClusterNode
 from tests.cluster.memory import Nodes, bodies, other, run_nodes
@@ -24,6 +27,18 @@ def settings(tmp_path: Path) -> dict[str, object]:
 
 def objects(tmp_path: Path) -> set[str]:
     return {path.name for path in (tmp_path / "store").glob("*/*")}
+
+
+def stored_by_client(tmp_path: Path, node: ClusterNode) -> dict[str, object]:
+    """A message whose body a client has put into the store."""
+    payloads = Payloads(f"file://{tmp_path / 'store'}", 2048, lambda: node.clock.now_ms() / 1000)
+    outgoing = payloads.offload(Outgoing(LARGE))
+    size = Attribute(SIZE, "Number", str(len(LARGE)).encode(), False)
+    return make_send(outgoing.body, attributes=encode_attributes([size]))
+
+
+def client_objects(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "store").glob("client/*/*/*")}
 
 
 def digest(text: str) -> str:
