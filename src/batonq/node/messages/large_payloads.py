@@ -94,7 +94,7 @@ class LargePayloads:
         """Whether the command may have the pointer of a client, or a body that belongs in the store. The bodies of
         messages that are published do not.
         """
-        if command.attributes and any(CLIENT_SIZE in attributes for attributes in command.attributes):
+        if command.attributes and CLIENT_SIZE in b"".join(command.attributes):  # much faster than one by one
             return True
         return not is_published and self.exceeds(command)
 
