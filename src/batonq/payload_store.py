@@ -5,6 +5,10 @@ An object is named after its content and the hour in which it was written: `2026
 writes into the folder of the current hour, and a sweeper deletes only from folders of hours that ended long ago, so a
 sender never relies on an object that a sweeper is about to delete.
 
+Clients write into folders of their own: `client/<cluster>/2026111722/<SHA-256>` if the store belongs to the servers
+of a cluster, which delete these objects too, and `client/2026111722/<SHA-256>` if it belongs to nobody. So a server can
+tell from a pointer whether it or another server deletes the object.
+
 All methods block: call them on a thread.
 """
 
@@ -26,19 +30,20 @@ THRESHOLD_BYTES = 256 * 1024  # default size above which a body goes to the stor
 HOUR_S = 3600
 SETTLE_S = HOUR_S  # how long after the end of an hour objects may still be sent that were written in it
 OWNER = "baton-store"  # names the cluster that deletes what it no longer needs
+CLIENT = "client"  # folder of what clients have written
 SCHEMES = ("file", "memory", "s3", "gs", "abfs", "az")
-_KEY = re.compile(r"[0-9]{10}/[0-9a-f]{64}")
+_KEY = re.compile(rf"(?:{CLIENT}/(?:[0-9a-f]{{1,32}}/)?)?[0-9]{{10}}/[0-9a-f]{{64}}")
 _HOUR = re.compile(r"[0-9]{10}")
+_OWNER = re.compile(r"cluster ([0-9a-f]{1,32})")
 
 
 class PayloadStore:
-    """Objects below one URL. `folder` is a folder below it with objects of its own."""
+    """Objects below one URL."""
 
-    def __init__(self, url: str, folder: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, url: str, clock: Callable[[], float] = time.time) -> None:
         self.url = check_url(url)
         self._clock = clock
-        self._files, root = _open(self.url)
-        self._root = f"{root}/{folder}" if folder else root
+        self._files, self._root = _open(self.url)
         self._local = urlsplit(self.url).scheme == "file"
         self._arrow = type(self._files).__name__ == "ArrowFSWrapper"
         # Arrow opens a stream that cannot seek if a read begins at 0, and then seeks.
@@ -46,9 +51,9 @@ class PayloadStore:
 
     # --- objects
 
-    def put(self, body: bytes) -> str:
-        """Store a body; returns its key."""
-        key = f"{hour_of(self._clock())}/{sha256(body).hexdigest()}"
+    def put(self, body: bytes, folder: str = "") -> str:
+        """Store a body, for a client in its folder; returns its key."""
+        key = f"{in_folder(folder, hour_of(self._clock()))}/{sha256(body).hexdigest()}"
         self._write(key, body)
         return key
 
@@ -77,14 +82,12 @@ class PayloadStore:
         return body
 
     def is_current(self, key: str) -> bool:
-        """Whether a message with this key may still be sent: half of the time until the sweeper may look at it is
-        left.
-        """
-        return self._clock() < end_of(key[:10]) + SETTLE_S / 2
+        """Whether a message with this key may still be sent."""
+        return is_current(key, self._clock())
 
     def delete(self, key: str) -> None:
         if not _KEY.fullmatch(key):
-            raise PayloadDamaged(f"{key[:100]!r} is not the key of an object in the payload store.")
+            raise PayloadDamaged(f"{key[:100]!r} is not the key of an object in the payload store {self.url}.")
         try:
             self._files.rm_file(f"{self._root}/{key}")
         except FileNotFoundError:
@@ -94,13 +97,14 @@ class PayloadStore:
 
     # --- for the sweeper
 
-    def settled_hours(self) -> list[str]:
-        """The hours with objects in which nothing is written or sent any more, oldest first."""
+    def settled_hours(self, folder: str = "") -> list[str]:
+        """The hours with objects in which nothing is written or sent any more, oldest first, as folders."""
         now_s = self._clock()
-        found = [name for name in self._names("") if _HOUR.fullmatch(name)]
-        return sorted(hour for hour in found if now_s >= end_of(hour) + SETTLE_S)
+        found = [name for name in self._names(folder) if _HOUR.fullmatch(name)]
+        return [in_folder(folder, hour) for hour in sorted(found) if now_s >= end_of(hour) + SETTLE_S]
 
     def keys(self, hour: str) -> list[str]:
+        """The keys of the objects in the folder of an hour."""
         return [key for name in self._names(hour) if _KEY.fullmatch(key := f"{hour}/{name}")]
 
     def drop_hour(self, hour: str) -> None:
@@ -118,22 +122,33 @@ class PayloadStore:
         except OSError:
             return  # someone else was faster, or put something into it
 
-    def claim(self, owner: str) -> None:
+    def claim(self, cluster: str) -> None:
         """Note whose store this is. Raises InvalidInput if it is the store of someone else, who would delete objects
         that this one needs.
         """
-        try:
-            found = self._files.cat_file(f"{self._root}/{OWNER}").decode(errors="replace").strip()
-        except FileNotFoundError:
+        owner = f"cluster {cluster}"
+        found = self._read_owner()
+        if not found:
             self._write(OWNER, owner.encode())
-            return
-        except Exception as problem:
-            raise self._unavailable("read", problem) from problem
-        if found != owner:
+        elif found != owner:
             raise InvalidInput(
                 f"The payload store {self.url} belongs to another server or cluster ({found[:64]}). Give each its own "
                 "bucket, prefix or directory."
             )
+
+    def client_folder(self) -> str:
+        """Where clients write: apart from what the servers write, and named after those that delete it, if any."""
+        found = _OWNER.fullmatch(self._read_owner())
+        return client_folder(found[1]) if found else CLIENT
+
+    def _read_owner(self) -> str:
+        """Whose store this is; empty if it is nobody's."""
+        try:
+            return str(self._files.cat_file(f"{self._root}/{OWNER}").decode(errors="replace").strip())
+        except FileNotFoundError:
+            return ""
+        except Exception as problem:
+            raise self._unavailable("read", problem) from problem
 
     # --- storage
 
@@ -182,6 +197,20 @@ def check_url(url: str) -> str:
             f"The URL of a payload store must be file:///directory, s3://bucket/prefix or similar, not {url!r}."
         )
     return url.rstrip("/")
+
+
+def client_folder(cluster: str) -> str:
+    """Where the clients of a cluster's servers write."""
+    return f"{CLIENT}/{cluster}"
+
+
+def in_folder(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def is_current(key: str, now_s: float) -> bool:
+    """Whether a message with this key may still be sent: half of the time until the sweeper may look at it is left."""
+    return now_s < end_of(key.split("/")[-2]) + SETTLE_S / 2
 
 
 def hour_of(seconds: float) -> str:

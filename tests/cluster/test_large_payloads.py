@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from batonq.client import Outgoing
+from batonq.client.payloads import SIZE, Payloads
+from batonq.core.payload import Attribute, encode_attributes
 from batonq.errors import BatonError, Unavailable
 from batonq.node.cluster.node import ClusterNode
 from tests.cluster.memory import Nodes, bodies, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support import brokers
+from tests.support.ask import Message
 
 LARGE = "x" * 5000
 HOUR_MS = 3_600_000
@@ -23,7 +27,19 @@ def settings(tmp_path: Path) -> dict[str, object]:
 
 
 def objects(tmp_path: Path) -> set[str]:
-    return {path.name for path in (tmp_path / "store").glob("*/*")}
+    return {path.name for path in (tmp_path / "store").glob("[0-9]*/*")}
+
+
+def stored_by_client(tmp_path: Path, node: ClusterNode) -> Message:
+    """A message whose body a client has put into the store."""
+    payloads = Payloads(f"file://{tmp_path / 'store'}", 2048, lambda: node.clock.now_ms() / 1000)
+    outgoing = payloads.offload(Outgoing(LARGE))
+    size = Attribute(SIZE, "Number", str(len(LARGE)).encode(), False)
+    return make_send(outgoing.body, attributes=encode_attributes([size]))
+
+
+def client_objects(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "store").glob("client/*/*/*")}
 
 
 def digest(text: str) -> str:
@@ -56,15 +72,17 @@ def test_bodies_outlive_their_owners_and_go_with_their_last_message(
         victim = await nodes.owned(queue.shard)
         sender = other(nodes, victim)
         await brokers.send(sender.broker, queue, [make_send(LARGE), make_send(LARGE + "2"), make_send("small")])
-        assert objects(tmp_path) == {digest(LARGE), digest(LARGE + "2")}
+        own = stored_by_client(tmp_path, sender)
+        await brokers.send(sender.broker, queue, [own])
+        assert objects(tmp_path) == {digest(LARGE), digest(LARGE + "2")} and client_objects(tmp_path) == {digest(LARGE)}
         await nodes.crash(victim.settings.node)
         await nodes.owned(queue.shard)
         await nodes.owned(0)
         await later(nodes, 3)
         assert await sweep(sweeping(nodes)) == 0
         reader = next(iter(nodes.hub.nodes.values()))
-        assert await bodies(reader, queue) == sorted([LARGE, LARGE + "2", "small"])
-        assert await sweep(sweeping(nodes)) == 2 and objects(tmp_path) == set()
+        assert await bodies(reader, queue) == sorted([LARGE, LARGE + "2", "small", own.body.decode()])
+        assert await sweep(sweeping(nodes)) == 3 and objects(tmp_path) == client_objects(tmp_path) == set()
 
     run_nodes(tmp_path, main, "a", "b", "c", **settings(tmp_path))
 
@@ -84,10 +102,12 @@ def test_a_dead_letter_on_another_node_keeps_its_body_through_kills(
             if work.shard != dead.shard:
                 break
         assert work.shard != dead.shard
-        await brokers.send(broker, work, [make_send(LARGE)])
-        (held,) = await brokers.receive(broker, work, 1, 60_000, 0, "h")
-        assert held.body.decode() == LARGE
-        await brokers.nack(broker, work, held.receipt)
+        own = stored_by_client(tmp_path, nodes["a"])
+        await brokers.send(broker, work, [make_send(LARGE), own])
+        held = await brokers.receive(broker, work, 2, 60_000, 0, "h")
+        assert [one.body.decode() for one in held] == [LARGE, own.body.decode()]
+        for one in held:
+            await brokers.nack(broker, work, one.receipt)
         victim = await nodes.owned(dead.shard)
         await nodes.crash(victim.settings.node)
         await nodes.owned(dead.shard)
@@ -96,7 +116,7 @@ def test_a_dead_letter_on_another_node_keeps_its_body_through_kills(
 
         async def arrived() -> bool:
             try:
-                return (await node.broker.counters(dead)).visible == 1
+                return (await node.broker.counters(dead)).visible == 2
             except BatonError:
                 return False
 
@@ -106,9 +126,10 @@ def test_a_dead_letter_on_another_node_keeps_its_body_through_kills(
             await asyncio.sleep(0.1)
         await later(nodes, 4)
         assert await sweep(node) == 0
-        assert await bodies(node, dead) == [LARGE]
+        assert client_objects(tmp_path) == {digest(LARGE)}
+        assert await bodies(node, dead) == sorted([LARGE, own.body.decode()])
         await later(nodes, 2)
-        assert await sweep(node) == 1
+        assert await sweep(node) == 2
 
     run_nodes(tmp_path, main, "a", "b", "c", **settings(tmp_path))
 

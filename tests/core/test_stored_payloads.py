@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import random
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
+from batonq.client import payloads as client_payloads
 from batonq.core.commands import Job, Send
-from batonq.core.payload import STORED, Content, decode, encode_payload, encode_pointer, stored_key
+from batonq.core.payload import (
+    CLIENT_POINTERS,
+    REFERS,
+    STORED,
+    Content,
+    decode,
+    encode_payload,
+    encode_pointer,
+    referred_key,
+    stored_key,
+)
 from batonq.core.records import PAYLOADS_VERSION, PLAIN_VERSION, SentFlag, Type
 from batonq.core.shard.state.stored_payloads import KEPT_MS
 from tests.core.rig import Bench, assert_same_state, claim, deliver
@@ -17,17 +29,35 @@ from tests.support import ask
 
 WORK, DEAD, FAR = 1, 2, 3  # FAR is on the other shard
 HOUR = "2026111722"
+CLIENTS = "client/c1f5"  # the folder of what clients have stored; their names are in capitals
 
 
-def key_of(name: str, hour: str = HOUR) -> str:
-    return f"{hour}/{sha256(name.encode()).hexdigest()}"
+def key_of(name: str) -> str:
+    folder = f"{CLIENTS}/" if name.isupper() else ""
+    return f"{folder}{HOUR}/{sha256(name.encode()).hexdigest()}"
+
+
+def pointer_of(name: str, **more: str) -> bytes:
+    """The pointer of a client that has stored a body."""
+    place = {"s3BucketName": "bucket", "s3Key": f"prefix/{key_of(name)}", **more}
+    return json.dumps([CLIENT_POINTERS[0], place]).encode()
 
 
 def send_stored(bench: Bench, queue: int, *names: str, **columns: Any) -> None:
-    """Messages with their bodies in the store; a name with a dash has its body in the message."""
-    keys = ["" if "-" in name else key_of(name) for name in names]
-    bodies = [encode_pointer(key, 5) if key else name.encode() for key, name in zip(keys, names, strict=True)]
-    contents = [Content.TEXT | STORED if key else int(Content.TEXT) for key in keys]
+    """Messages with their bodies in the store, those in capitals stored by a client; a name with a dash has its body in
+    the message.
+    """
+    bodies, contents = [], []
+    for name in names:
+        if "-" in name:
+            bodies.append(name.encode())
+            contents.append(int(Content.TEXT))
+        elif name.isupper():
+            bodies.append(pointer_of(name))
+            contents.append(Content.TEXT | REFERS)
+        else:
+            bodies.append(encode_pointer(key_of(name), 5))
+            contents.append(Content.TEXT | STORED)
     bench.shard.send([Send(queue, bodies, [bytes(16)] * len(names), contents=contents, **columns)], bench.now)
 
 
@@ -59,6 +89,71 @@ def test_an_object_is_needed_until_its_last_message_is_gone() -> None:
     assert needed(bench) == {key_of("b")}
     assert needed(bench, HOUR) == {key_of("b")} and not needed(bench, "2026111723")
     bench.check()
+
+
+def test_an_object_of_a_client_is_needed_like_one_of_the_server() -> None:
+    bench = Bench()
+    bench.queue(WORK)
+    send_stored(bench, WORK, "A", "B", "A", "c-plain", "b")
+    rows = [row for row in bench.check() if row.type == Type.SENT]
+    assert [bool(row.flags & SentFlag.STORED) for row in rows] == [True, True, True, False, True]
+    assert needed(bench) == {key_of("A"), key_of("B"), key_of("b")} == in_log(bench)
+    assert needed(bench, f"{CLIENTS}/{HOUR}") == {key_of("A"), key_of("B")} and needed(bench, HOUR) == {key_of("b")}
+    assert bench.shard.format == PAYLOADS_VERSION
+    for view in bench.messages(WORK)[:2]:
+        assert bench.payload(view).content == Content.TEXT | REFERS
+    leases = bench.receive(WORK)
+    bench.delete(WORK, leases[0], leases[1])
+    assert needed(bench) == {key_of("A"), key_of("b")}
+    bench.truncate(bench.next_frame)
+    assert bench.replayed().needed_payloads("", bench.now) == needed(bench)
+    assert bench.loaded().needed_payloads("", bench.now) == needed(bench)
+    bench.check()
+
+
+def test_an_object_of_a_client_is_needed_by_the_retained_history() -> None:
+    bench = Bench()
+    bench.queue(WORK, retain_ms=1_000)
+    send_stored(bench, WORK, "A")
+    bench.delete(WORK, *bench.receive(WORK))
+    bench.check()
+    bench.later(KEPT_MS + 999)
+    assert needed(bench) == {key_of("A")} == bench.replayed().needed_payloads("", bench.now)
+    bench.later(1)
+    assert needed(bench) == set()
+
+
+def test_the_clients_pointer_names_the_object() -> None:
+    assert referred_key(pointer_of("A")) == key_of("A")
+    assert {client_payloads.POINTER, client_payloads.OLD_POINTER} == {*CLIENT_POINTERS}
+    old = json.dumps([CLIENT_POINTERS[1], {"s3Key": key_of("A"), "s3BucketName": "b"}], indent=2).replace("/", "\\/")
+    assert referred_key(old.encode()) == key_of("A"), "however it is written"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"text",
+        CLIENT_POINTERS[0].encode(),
+        json.dumps([*CLIENT_POINTERS]).encode(),
+        json.dumps({CLIENT_POINTERS[0]: 1, "s3Key": 2}).encode(),
+        json.dumps(["other", {"s3BucketName": CLIENT_POINTERS[0], "s3Key": key_of("A")}]).encode(),
+        pointer_of("A", s3Key="some-uuid-of-amazons-library"),
+        pointer_of("A", s3Key=key_of("a")),
+        pointer_of("A", s3Key=f"client/{key_of('a')}"),
+        pointer_of("A", s3Key=key_of("A") + "/.."),
+        pointer_of("A", s3Key=key_of("A") + "\n"),
+        pointer_of("A", s3Key=f"client/../{key_of('a')}"),
+        pointer_of("A", s3Key=f"{CLIENTS}/20261117/{'0' * 64}"),
+        pointer_of("A", more="x" * 5_000),
+        pointer_of("A")[:-1],
+        b"[" * 2_000 + CLIENT_POINTERS[0].encode(),
+        b"\xff" + pointer_of("A"),
+    ],
+)
+def test_what_does_not_name_an_object_of_a_server_is_not_one(body: bytes) -> None:
+    assert referred_key(body) == ""
 
 
 def test_only_a_log_that_uses_it_is_written_in_the_newer_format() -> None:
@@ -134,7 +229,7 @@ def test_whatever_happens_a_shard_knows_the_objects_of_its_messages(seed: int) -
     for _ in range(150):
         step = dice.random()
         if step < 0.35:
-            names = [dice.choice("abcdefgh") + dice.choice(("", "", "-plain")) for _ in range(dice.randint(1, 5))]
+            names = [dice.choice("abcdABCD") + dice.choice(("", "", "-plain")) for _ in range(dice.randint(1, 5))]
             send_stored(near, dice.choice((WORK, DEAD)), *names)
         elif step < 0.6:
             queue = dice.choice((WORK, DEAD))

@@ -137,11 +137,11 @@ def test_what_a_row_says() -> None:
 def test_a_body_in_the_payload_store_is_a_pointer_with_digest_and_size() -> None:
     bench = Bench()
     bench.queue(1)
-    send_stored(bench, 1, "a", "b-plain")
+    send_stored(bench, 1, "a", "b-plain", "C")
     bench.commit()
     batch = assert_same(frames_of(bench))
     rows = [row for row in batch.to_pylist() if row["event"] == "sent"]
-    assert [row["content"] for row in rows] == ["stored text", "text"]
+    assert [row["content"] for row in rows] == ["stored text", "text", "text"]
     assert rows[0]["body"].decode() == f"{key_of('a')} 5"
 
 

@@ -3,13 +3,17 @@
 The pointer has the format of Amazon's SQS extended client libraries, so a consumer that uses one of them can follow it,
 and this client follows theirs: the body is a JSON text of a class name, a bucket and a key, and a message attribute has
 the size. `ExtendedPayloadType` is Baton's own: whether the body is a JSON value, text or bytes.
+
+If the store is that of the server too (`--payload-store`), the server deletes the objects when no message needs them.
+It recognises them by their keys, see payload_store.py.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, MutableSequence, Sequence
+import time
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -18,14 +22,14 @@ from msgspec.structs import replace
 
 from batonq.client.models import AttributeValue, MessageFields, Outgoing, Peeked
 from batonq.errors import BatonError, InvalidInput, PayloadDamaged
-from batonq.payload_store import THRESHOLD_BYTES, PayloadStore
+from batonq.payload_store import CLIENT, THRESHOLD_BYTES, PayloadStore
 
 POINTER = "software.amazon.payloadoffloading.PayloadS3Pointer"
 OLD_POINTER = "com.amazon.sqs.javamessaging.MessageS3Pointer"  # of versions before 2.0
 SIZE = "ExtendedPayloadSize"
 OLD_SIZE = "SQSLargePayloadSize"
 TYPE = "ExtendedPayloadType"
-FOLDER = "client"  # apart from what a server puts into the same store, and deletes
+OWNER_S = 60.0  # how often a sender looks whether the store belongs to a server
 BODY_BYTES_MAX = 256 << 20
 _POINTER_LENGTH_MAX = 4096
 _log = logging.getLogger("batonq.client")
@@ -63,15 +67,17 @@ def pointer_of(body: Any, attributes: Mapping[str, Any]) -> Pointer | None:
 class Payloads:
     """The payload store of one client. Methods block: the async client calls them on a thread."""
 
-    def __init__(self, url: str, threshold: int | None = None) -> None:
+    def __init__(self, url: str, threshold: int | None = None, clock: Callable[[], float] = time.time) -> None:
         self.threshold = THRESHOLD_BYTES if threshold is None else threshold
         if self.threshold < 1:
             raise InvalidInput("payload_threshold must be at least 1 byte.")
-        self._store = PayloadStore(url, FOLDER)
+        self._clock = clock
+        self._store = PayloadStore(url, clock)
         parts = urlsplit(self._store.url)
         in_bucket = parts.scheme != "file"
         self._bucket = parts.netloc if in_bucket else self._store.url
-        self._prefix = "/".join(filter(None, (parts.path.strip("/") if in_bucket else "", FOLDER))) + "/"
+        self._prefix = f"{path}/" if in_bucket and (path := parts.path.strip("/")) else ""  # of keys in the bucket
+        self._folder, self._folder_until_s = "", 0.0
         self._whole_bucket = PayloadStore(f"{parts.scheme}://{parts.netloc}") if in_bucket else None
 
     # --- sending
@@ -91,10 +97,16 @@ class Payloads:
             return outgoing
         if len(data) > BODY_BYTES_MAX:
             raise InvalidInput(f"The body has {len(data)} bytes; at most {BODY_BYTES_MAX} can be stored.")
-        key = self._store.put(data)
+        key = self._store.put(data, self._own_folder())
         pointer = json.dumps([POINTER, {"s3BucketName": self._bucket, "s3Key": self._prefix + key}])
         attributes: dict[str, AttributeValue] = {**(outgoing.attributes or {}), SIZE: len(data), TYPE: kind}
         return replace(outgoing, body=pointer, attributes=attributes)
+
+    def _own_folder(self) -> str:
+        now_s = self._clock()
+        if now_s >= self._folder_until_s:
+            self._folder, self._folder_until_s = self._store.client_folder(), now_s + OWNER_S
+        return self._folder
 
     # --- receiving
 
@@ -129,7 +141,7 @@ class Payloads:
             return body, attributes  # not in this store: whoever sent it could otherwise choose what this client reads
         if not 0 <= pointer.size <= BODY_BYTES_MAX:
             raise PayloadDamaged(f"The body of {pointer.size} bytes is larger than {BODY_BYTES_MAX}.")
-        if pointer.key.startswith(self._prefix):
+        if pointer.key.startswith(f"{self._prefix}{CLIENT}/"):
             data = self._store.get(pointer.key.removeprefix(self._prefix), pointer.size)
         elif self._whole_bucket is not None:
             data = self._whole_bucket.get_named(pointer.key, pointer.size)

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any
 
-from batonq.core.payload import STORED, Content
+from batonq.core.payload import REFERS, STORED, Content
 
 SHAPE_MAX = 400  # characters
 DEPTH_MAX = 4  # nested objects and arrays
@@ -38,6 +38,7 @@ _Shape = str | dict[str, Any] | tuple[Any]
 def body_shape(body: bytes, content: int) -> str:
     if content & STORED:
         return LARGE
+    content &= ~REFERS  # the body is a pointer, and has a shape as such
     if content == Content.BYTES:
         return "bytes"
     if not body:

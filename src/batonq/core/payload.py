@@ -14,6 +14,7 @@ Lineage:   where a dead letter, or a replayed message, came from. The lineage st
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Sequence
@@ -40,9 +41,23 @@ ENVELOPED = 0x10  # the content of an envelope, in the place of a body's content
 AS_IS = 0x40  # flag in the content: the body needs no escapes as a JSON string
 NO_DIGEST = 0x80  # flag in the content: the body's MD5 has not been needed yet and is not stored
 STORED = 0x20  # flag in the content: the body is in a payload store, and here is a pointer to it
+# Flag in the content: the body is the pointer of a client to an object that the client has put into the payload store.
+# It is delivered as it is, and the object is needed.
+REFERS = 0x08
+IN_STORE = STORED | REFERS
 _CONTENT_AT = 1
-_is_stored = STORED.__and__
+_is_in_store = IN_STORE.__and__
 _NO_MD5 = bytes(16)
+# What begins the pointers of Amazon's extended client libraries, of current versions and of those before 2.0.
+CLIENT_POINTERS = (
+    "software.amazon.payloadoffloading.PayloadS3Pointer",
+    "com.amazon.sqs.javamessaging.MessageS3Pointer",
+)
+CLIENT_POINTER_BYTES_MAX = 4096
+_POINTER_NAMES = [name.encode() for name in CLIENT_POINTERS]
+# The cluster that deletes the object, the hour in which it was written, and the SHA-256 of the body, see
+# payload_store.py.
+_CLIENT_KEY = re.compile(r"(?:^|/)client/[0-9a-f]{1,32}/[0-9]{10}/[0-9a-f]{64}\Z")
 
 
 class Content(IntEnum):
@@ -377,24 +392,45 @@ def decode_pointer(body: bytes) -> tuple[str, int]:
     return key, int(size)
 
 
+def referred_key(body: bytes) -> str:
+    """The key of the object that a client's pointer refers to, in the payload store of a server; empty if the body is
+    no pointer, or one to an object that no server deletes.
+    """
+    if len(body) > CLIENT_POINTER_BYTES_MAX or not any(name in body for name in _POINTER_NAMES):
+        return ""
+    try:
+        name, place = json.loads(body)
+        found = _CLIENT_KEY.search(place["s3Key"]) if name in CLIENT_POINTERS else None
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return ""
+    return found[0].lstrip("/") if found else ""
+
+
 def stored_key(data: bytes) -> str:
-    """The key of the body of an encoded payload in the payload store; empty if the body is in the payload itself."""
+    """The key of the object in the payload store that the message needs; empty if it needs none."""
     data = data[envelope_length(data) :]
-    return decode_pointer(decode(data).body)[0] if data[envelope_length(data) + _CONTENT_AT] & STORED else ""
+    content = data[_CONTENT_AT]
+    return _key_of(decode(data).body, content) if content & IN_STORE else ""
 
 
 def stored_keys(sends: Sequence[Send]) -> list[str]:
-    """The key of each body that is in the payload store, "" for the others; empty if none is."""
+    """The key of the object in the payload store that each message needs, "" if it needs none; empty if none does."""
     for send in sends:
-        if send.content & STORED or (send.contents and any(map(_is_stored, send.contents))):
+        if send.content & IN_STORE or (send.contents and any(map(_is_in_store, send.contents))):
             break
     else:
         return []
     return [
-        decode_pointer(body)[0] if content & STORED else ""
+        _key_of(body, content)
         for send in sends
         for body, content in zip(send.bodies, send.contents or [send.content] * len(send.bodies), strict=True)
     ]
+
+
+def _key_of(body: bytes, content: int) -> str:
+    if content & STORED:
+        return decode_pointer(body)[0]
+    return referred_key(body) if content & REFERS else ""
 
 
 def content_mark(data: bytes) -> int:

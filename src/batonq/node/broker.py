@@ -240,17 +240,23 @@ class Broker(JobControl, TopicControl):
         """
         if self.tracing is not None and command.traces:
             done = self.tracing.sending(queue.name, command, done)
-        if self.payloads.enabled and self.payloads.concern(command) and isinstance(queue, Queue):
+        if (command.attributes or self.payloads.enabled) and self.payloads.concern(command, isinstance(queue, Topic)):
             self._begin(lambda: self._send_large(queue, command, first_try), done)
             return
         self._send(queue, command, done, first_try)
 
-    async def _send_large(self, queue: Queue, command: Send, first_try: bool) -> Sent:
-        """Put large bodies into the payload store first: a message that is acknowledged has its body there."""
-        older = await self._catalog.too_old(PAYLOADS_VERSION)
-        if older:
-            raise Unavailable(f"Bodies cannot be put into the payload store yet. {older}")
-        small = await self.payloads.offload(command)
+    async def _send_large(self, queue: Queue | Topic, command: Send, first_try: bool) -> Sent:
+        """Put large bodies into the payload store first: a message that is acknowledged has its body there. Mark those
+        that the client has put there.
+        """
+        small = self.payloads.refer(command)
+        is_large = isinstance(queue, Queue) and self.payloads.exceeds(small)
+        if is_large or small is not command:
+            older = await self._catalog.too_old(PAYLOADS_VERSION)
+            if older:
+                raise Unavailable(f"Messages with bodies in the payload store cannot be sent yet. {older}")
+        if is_large:
+            small = await self.payloads.offload(small)
         sent: Sent = await submitted(lambda one, done: self._send(queue, small, done, first_try), small)
         return sent
 

@@ -163,6 +163,7 @@ class Node:
         await self._take()
         try:
             await self._open()
+            await self.broker.payloads.begin()
         except BaseException:
             await self._close()
             raise
@@ -316,8 +317,7 @@ class Node:
             tracing=self._tracing,
         )
         self.broker.read_admin_token = self.admin_token
-        if self.settings.payload_store:
-            self._use_payload_store(self.settings)
+        self._use_payload_store(self.settings)
         self.broker.history.holds = self.front_holds
         self.backups = self.broker.backups = Backups(
             settings=self.settings,
@@ -410,11 +410,19 @@ class Node:
         self.everywhere.provide("cluster", self._tell_cluster)
 
     def _use_payload_store(self, settings: Settings) -> None:
-        store = PayloadStore(settings.payload_store, clock=lambda: self.clock.now_ms() / 1000)
-        owner = f"cluster {self._logs.cluster:x}"
+        """Use the payload store, if there is one in the settings."""
+        cluster = f"{self._logs.cluster:x}"
+
+        def time_s() -> float:
+            return self.clock.now_ms() / 1000
+
+        if not settings.payload_store:
+            self.broker.payloads = LargePayloads(self.alarms, cluster=cluster, time_s=time_s)
+            return
+        store = PayloadStore(settings.payload_store, time_s)
 
         def open_store() -> PayloadStore:
-            store.claim(owner)
+            store.claim(cluster)
             return store
 
         self.broker.payloads = LargePayloads(
@@ -422,6 +430,8 @@ class Node:
             open_store,
             settings.payload_threshold,
             settings.payload_bytes_max,
+            cluster=cluster,
+            time_s=time_s,
             threads=self.world.threads,
         )
         self.sweeper = PayloadSweeper(

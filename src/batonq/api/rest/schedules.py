@@ -18,7 +18,7 @@ from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, Nothing
 from batonq.api.sqs.message_attributes import attributes_size
 from batonq.core.commands import Command, Sent
 from batonq.core.ids import message_id
-from batonq.core.payload import Content
+from batonq.core.payload import Content, referred_key
 from batonq.core.schedule import SCHEDULE_BYTES_MAX, Schedule
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, ScheduleNotFound, TooLarge
 from batonq.node.broker import Queue
@@ -233,6 +233,11 @@ def _message(given: shapes.ScheduledMessage, queue: Target, sender: str) -> Sche
         )
     if queue.fifo and given.message_group_id is None:
         raise InvalidInput("A message for a FIFO queue needs a messageGroupId.")
+    if referred_key(body):
+        raise InvalidInput(
+            "The body is a pointer into a payload store, whose object is kept only for messages that are sent. A "
+            "schedule needs the body itself."
+        )
     return ScheduledMessage(
         body,
         content,

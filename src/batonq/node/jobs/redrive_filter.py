@@ -18,7 +18,18 @@ from typing import Any, NoReturn
 
 from batonq.core import json_text
 from batonq.core.commands import Failure
-from batonq.core.payload import STORED, Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
+from batonq.core.payload import (
+    IN_STORE,
+    REFERS,
+    STORED,
+    Attribute,
+    Content,
+    Lineage,
+    Payload,
+    decode_attributes,
+    encode_attributes,
+    referred_key,
+)
 from batonq.errors import InvalidInput
 from batonq.node.bounded_cache import BoundedCache
 from batonq.node.jobs.id_list import pack, unpack
@@ -112,7 +123,14 @@ class Pick:
     def changed(self, payload: Payload) -> Payload:
         """The message after the edit. Raises EditImpossible."""
         body, content = self.new_body or (payload.body, payload.content)
-        if self.replacements and content & STORED:
+        if self.new_body and body == payload.body:
+            content |= payload.content & REFERS
+        elif self.new_body and referred_key(body):
+            raise EditImpossible(
+                "its new body would be a pointer into a payload store, whose object is kept only for messages that are "
+                "sent; send a new message"
+            )
+        if self.replacements and content & IN_STORE:
             raise EditImpossible("its body is in the payload store and can only be replaced as a whole")
         if self.replacements and content != Content.BYTES:
             for find, replacement in self.replacements:

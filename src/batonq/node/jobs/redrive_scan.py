@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import message_id
-from batonq.core.payload import STORED, Content, Lineage, Payload, encode_payload
+from batonq.core.payload import REFERS, STORED, Content, Lineage, Payload, encode_payload
 from batonq.core.shard.commands.jobs import movable_states
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.state.columns import NIL
@@ -192,7 +192,7 @@ def _sample(shard: Shard, slot: int, sequence: int, payload: Payload) -> Sample:
         past.message_id or current_id,
         sequence,
         payload.body,
-        int(Content.TEXT) if payload.content & STORED else payload.content,
+        int(Content.TEXT) if payload.content & STORED else payload.content & ~REFERS,
         payload.attributes,
         failure.error_class if failure is not None and failure.error_class else past.error_class,
         failure.reason if failure is not None and failure.reason else past.reason,

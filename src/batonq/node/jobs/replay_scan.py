@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from batonq.core.commands import Accepted, Job, Send
 from batonq.core.ids import message_id
-from batonq.core.payload import AS_IS, NO_DIGEST, STORED, Lineage, Payload, decode_pointer
+from batonq.core.payload import AS_IS, NO_DIGEST, REFERS, STORED, Lineage, Payload, decode_pointer
 from batonq.core.shard.commands.replay_jobs import Replayed
 from batonq.errors import BatonError, InvalidInput
 from batonq.node.jobs.job_runner import ReplayImpossible
@@ -224,7 +224,7 @@ def _sample(page: RetainedPage, at: int) -> Sample:
         message_id=page.message_ids()[at],
         sequence=page.sequences[at],
         body=page.bodies[at],
-        content=page.contents[at] & ~(NO_DIGEST | AS_IS),
+        content=page.contents[at] & ~(NO_DIGEST | AS_IS | REFERS),
         attributes=page.attributes[at] if page.attributes else b"",
         error_class="",
         reason="",

@@ -1,10 +1,14 @@
 """Large bodies: puts them into the payload store before a message is sent, and reads them back for whoever receives or
 looks at it. In the log and between nodes there is only a pointer, see core/payload.py.
+
+A client may have stored a body itself, and send a pointer of its own. That is marked, so that the shards know which
+objects they need, and otherwise left as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,18 +16,20 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from batonq.core.commands import Send
-from batonq.core.payload import STORED, Content, decode_pointer, encode_pointer
-from batonq.errors import BatonError, PayloadDamaged, PayloadStoreUnavailable
+from batonq.core.payload import IN_STORE, REFERS, STORED, Content, decode_pointer, encode_pointer, referred_key
+from batonq.errors import BatonError, InvalidInput, PayloadDamaged, PayloadStoreUnavailable
+from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
 from batonq.node.messages.peek import Peeked
 from batonq.node.messages.received import ANSWER_BYTES_MAX, Delivery
 from batonq.node.messages.retained_reader import RetainedPage
-from batonq.payload_store import PayloadStore
+from batonq.payload_store import PayloadStore, client_folder, is_current
 
 P = ParamSpec("P")
 T = TypeVar("T")
 AT_ONCE_MAX = 8  # objects that one node reads or writes at the same time
 CALL_S = 25.0  # for one object, with the wait for others; less than the usual visibility timeout
+BEGIN_S = 5.0  # for looking whose store it is when a server starts
 LIST_S = 600.0  # for what the sweeper asks for, such as a list of all objects
 NO_STORE = (
     "The message's body is in a payload store, and this server has none. Start every server of the cluster with the "
@@ -31,6 +37,16 @@ NO_STORE = (
 )
 NO_ANSWER = "The payload store did not answer in time. Retry later."
 TOO_LATE = "Writing to the payload store took too long, so the message was not sent. Retry."
+CLIENT_SIZE = b"PayloadSize"  # the attribute that a client's pointer has: ExtendedPayloadSize or SQSLargePayloadSize
+NOT_OURS = (
+    "The body is a pointer to {key} in a payload store that belongs to another server or cluster, which deletes the "
+    "object when its own messages no longer need it. Read the body with a client of that store, and send it again."
+)
+TOO_OLD = (
+    "The body is a pointer to {key} in the payload store, and that hour (in UTC) is over: the object may be deleted at "
+    "any moment. Read the body with a client of the store, and send it again: it is then stored again. If it was "
+    "stored just now, check the sender's clock."
+)
 
 
 class Resolved(NamedTuple):
@@ -44,7 +60,9 @@ class Resolved(NamedTuple):
 
 
 class LargePayloads:
-    """`open_store` is None if the server has no store: then nothing is put there, and pointers cannot be followed."""
+    """`open_store` is None if the server has no store: then nothing is put there, and pointers cannot be followed.
+    `cluster` names this server or cluster as the owner of a store.
+    """
 
     def __init__(
         self,
@@ -53,6 +71,8 @@ class LargePayloads:
         threshold_bytes: int = 0,
         bytes_max: int = 0,
         *,
+        cluster: str = "",
+        time_s: Callable[[], float] = time.time,
         threads: bool = True,
     ) -> None:
         # Threads of its own: a store that hangs must not take those that read the disk.
@@ -61,6 +81,8 @@ class LargePayloads:
         self._store: PayloadStore | None = None
         self._threshold_bytes = threshold_bytes
         self.bytes_max = bytes_max  # of one body
+        self.client_folder = client_folder(cluster)  # of objects that clients of this cluster have stored
+        self._time_s = time_s
         self._alarms = alarms
         self.written = self.read = self.failed = 0  # objects, since the start
 
@@ -68,9 +90,28 @@ class LargePayloads:
     def enabled(self) -> bool:
         return self._open_store is not None
 
-    def concern(self, command: Send) -> bool:
+    def concern(self, command: Send, is_published: bool) -> bool:
+        """Whether the command may have the pointer of a client, or a body that belongs in the store. The bodies of
+        messages that are published do not.
+        """
+        if command.attributes and CLIENT_SIZE in b"".join(command.attributes):  # much faster than one by one
+            return True
+        return not is_published and self.exceeds(command)
+
+    def exceeds(self, command: Send) -> bool:
         """Whether the command has a body that belongs in the store."""
         return self._open_store is not None and max(map(len, command.bodies), default=0) > self._threshold_bytes
+
+    async def begin(self) -> None:
+        """Note whose store it is, so that clients know who deletes what they store there. If that fails now, it is done
+        when the store is needed.
+        """
+        if self._open_store is not None:
+            try:
+                self._store = await self.call(BEGIN_S, self._open_store)
+            except BatonError as problem:
+                self._fail(problem)
+                events.warning("payload_store_not_opened", problem.message)
 
     async def store(self, again: bool = False) -> PayloadStore:
         """The store, which is opened when it is first needed, or `again`: then it is checked whose it is. Raises
@@ -101,15 +142,45 @@ class LargePayloads:
 
     # --- sending
 
+    def refer(self, command: Send) -> Send:
+        """The command with a mark for each pointer of a client to an object that this server deletes, so that it is
+        kept while a message needs it. That is also done by a server without the store, which it may get later.
+
+        Raises InvalidInput if the object may be deleted before the message is sent. A message that has the mark
+        already, because it is sent again from the retained history, keeps its object.
+        """
+        if not command.attributes:
+            return command
+        contents = [*(command.contents or [command.content] * len(command.bodies))]
+        marked = False
+        for at, attributes in enumerate(command.attributes):
+            if CLIENT_SIZE not in attributes or contents[at] & IN_STORE:
+                continue
+            key = referred_key(command.bodies[at])
+            if not key:
+                continue
+            if not key.startswith(f"{self.client_folder}/"):
+                raise InvalidInput(NOT_OURS.format(key=key))
+            if not is_current(key, self._time_s()):
+                raise InvalidInput(TOO_OLD.format(key=key))
+            contents[at] |= REFERS
+            marked = True
+        return replace(command, contents=contents) if marked else command
+
     async def offload(self, command: Send) -> Send:
         """The command with pointers instead of its large bodies. Raises PayloadStoreUnavailable."""
-        places = [at for at, body in enumerate(command.bodies) if len(body) > self._threshold_bytes]
+        count = len(command.bodies)
+        contents = [*(command.contents or [command.content] * count)]
+        places = [
+            at
+            for at, (body, content) in enumerate(zip(command.bodies, contents, strict=True))
+            if len(body) > self._threshold_bytes and not content & IN_STORE
+        ]
         store = await self.store()
         keys = await asyncio.gather(*(self._write(store, command.bodies[at]) for at in places))
         if not all(map(store.is_current, keys)):
             raise PayloadStoreUnavailable(TOO_LATE)
-        count = len(command.bodies)
-        bodies, contents = [*command.bodies], [*(command.contents or [command.content] * count)]
+        bodies = [*command.bodies]
         for at, key in zip(places, keys, strict=True):
             bodies[at] = encode_pointer(key, len(bodies[at]))
             contents[at] |= STORED
@@ -155,8 +226,7 @@ class LargePayloads:
                 continue
             held_up.add(order)
             if isinstance(body, PayloadDamaged):
-                text = f"Message {row.message_id} cannot be read: {body.message}"
-                self._alarms.put("message-unreadable", text)
+                self._unreadable(row.message_id, body)
             else:
                 problem = body
                 returned.append(row)
@@ -214,10 +284,15 @@ class LargePayloads:
             if isinstance(found, BatonError):
                 if bodies:
                     break
+                if isinstance(found, PayloadDamaged):
+                    self._unreadable(page.message_ids()[0], found)
                 raise found
             bodies.append(found)
         page = page.first_messages(len(bodies))
         return replace(page, bodies=bodies, contents=[content & ~STORED for content in page.contents])
+
+    def _unreadable(self, message_id: str, problem: PayloadDamaged) -> None:
+        self._alarms.put("message-unreadable", f"Message {message_id} cannot be read: {problem.message}")
 
     def _fail(self, problem: BatonError) -> None:
         self.failed += 1

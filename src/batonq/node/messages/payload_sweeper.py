@@ -1,8 +1,9 @@
 """Deletes objects of the payload store that no message needs any more.
 
-Only objects of hours that ended long ago are looked at: nobody writes or sends them any more (see payload_store.py).
-Every shard is asked which of them it needs, also for messages that were moved, and for retained history (see
-core/shard/state/stored_payloads.py). If one shard does not answer, nothing is deleted.
+Servers and clients have put them there. Only objects of hours that ended long ago are looked at: nobody writes or
+sends them any more (see payload_store.py). Every shard is asked which of them it needs, also for messages that were
+moved, and for retained history (see core/shard/state/stored_payloads.py). If one shard does not answer, nothing is
+deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class PayloadSweeper:
         self._ports = ports
         self._leads = leads
         self._every_s = every_s
-        self._next_hour = ""  # where the next round begins, if one does not come to the end
+        self._next_hour = ""  # folder where the next round begins, if one does not come to the end
         self.deleted = 0  # objects, since the start
 
     async def run(self) -> None:
@@ -55,7 +56,9 @@ class PayloadSweeper:
         """
         # Another server that began to use the store at the same moment may have it now.
         store, call = await self._payloads.store(again=True), self._payloads.call
-        hours = await call(LIST_S, store.settled_hours)
+        hours: list[str] = []
+        for folder in ("", self._payloads.client_folder):
+            hours += await call(LIST_S, store.settled_hours, folder)
         hours = [hour for hour in hours if hour >= self._next_hour] or hours
         deleted = 0
         for hour in hours[:HOURS_MAX]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from batonq.core.commands import Counters, MessageView
 from batonq.core.ids import message_id
-from batonq.core.payload import STORED, Lineage, Payload, decode_attributes
+from batonq.core.payload import REFERS, STORED, Lineage, Payload, decode_attributes
 from batonq.core.policy import PAUSES_DELIVERY, QueuePolicy
 from batonq.core.records import Reason, State
 from batonq.core.shard.state.columns import NIL
@@ -202,7 +202,7 @@ def peeked_from(shard: int, view: MessageView, payload: Payload | None, problem:
         payload.trace,
         lineage,
         problem,
-        payload.content,
+        payload.content & ~REFERS,
         current_id,
         envelope=payload.envelope,
     )

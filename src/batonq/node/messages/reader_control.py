@@ -19,7 +19,7 @@ from batonq.core.payload import STORED, Attribute, decode_attributes, encode_att
 from batonq.core.positions import position_text
 from batonq.core.shard.commands.readers import Assignment
 from batonq.core.shard.state.readers import GroupSettings, Reader, Start
-from batonq.errors import BatonError, InvalidInput, PositionInvalid, ReaderDoesNotExist
+from batonq.errors import BatonError, InvalidInput, PayloadDamaged, PositionInvalid, ReaderDoesNotExist
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.messages.group_reading import Fetched, ReaderView
 from batonq.node.messages.retained_reader import BYTES_MAX, RetainedMessage, RetainedPage
@@ -28,6 +28,8 @@ from batonq.node.routing.ports import ShardPort
 T = TypeVar("T")
 SKIPS_MAX = 100  # failed positions that one fetch skips
 NO_POSITION = -1
+RETRY_MS = 1_000  # how long a fetch waits before a message whose body is lost is tried again
+NO_DEAD_LETTER_QUEUE = "The reader group has no dead-letter queue for it. Seek past it."
 
 
 class Ask(Protocol):
@@ -171,7 +173,7 @@ class ReaderControl:
 
     async def _check_position(self, queue: Queue, shard: int, number: int) -> None:
         self.check_shard(queue, shard, number)
-        page = await self.read(queue, shard, number - 1, 1)
+        page = await self._read(queue, shard, number - 1, 1)
         if not page or page.positions[0] != number:
             bounds = await self._ask(queue, shard, lambda port: port.retained_bounds(queue.number, 0))
             text = f"Queue {queue.name} has no retained message at position {position_text(shard, number)}."
@@ -212,10 +214,43 @@ class ReaderControl:
     ) -> list[Fetched]:
         """Messages from the member's shards, in order per shard. `shards` None: as the coordinator assigns them.
 
-        `after` are positions to continue after instead of what is committed. Waits for the first message.
+        `after` are positions to continue after instead of what is committed. Waits for the first message. A message
+        whose body is missing or damaged in the payload store has failed: once per fetch, until it is skipped. Raises
+        PayloadDamaged if it cannot be skipped and there are no other messages.
         """
         found = await self._fetch_all(queue, group, member, epoch, shards, after, limit, wait_ms)
-        return [fetched._replace(page=await self._with_bodies(fetched.page)) for fetched in found]
+        problem: PayloadDamaged | None = None
+        is_retried = False
+        for at, fetched in enumerate(found):
+            try:
+                page = await self._with_bodies(fetched.page)
+            except PayloadDamaged as damage:
+                failed = await self._fail_damaged(queue, fetched, member, epoch, damage.message)
+                if failed.why:
+                    position = position_text(fetched.view.shard, fetched.page.positions[0])
+                    problem = PayloadDamaged(f"Position {position} cannot be read: {damage.message} {failed.why}")
+                is_retried |= not failed.is_skipped
+                page = fetched.page.first_messages(0)
+            found[at] = fetched._replace(page=page)
+        if not any(fetched.page for fetched in found):
+            if problem is not None:
+                raise problem
+            if is_retried:
+                await asyncio.sleep(min(wait_ms, RETRY_MS) / 1000)
+        return found
+
+    async def _fail_damaged(self, queue: Queue, fetched: Fetched, member: str, epoch: int, error: str) -> Failed:
+        """Count a failure of the first message of a page, whose body is lost. `Failed.why`: it stays the next one."""
+        reader, shard, position = fetched.view.reader, fetched.view.shard, fetched.page.positions[0]
+        if reader.failed == position and reader.failures >= reader.settings.max_failures:
+            why = await self._skip(queue, shard, fetched.view, member, epoch)
+            failed = Failed(reader.failures, not why, why)
+        else:
+            try:
+                failed = await self.fail(queue, reader.group, member, epoch, (shard, position), error)
+            except PositionInvalid:
+                return Failed(0, False)  # its turn comes when what was fetched before it is committed
+        return failed if reader.settings.dead_letter_queue else failed._replace(why=NO_DEAD_LETTER_QUEUE)
 
     async def _fetch_all(
         self,

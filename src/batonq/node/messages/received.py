@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from batonq.core.commands import Failure, Lease, Leases
 from batonq.core.ids import message_id, message_ids
-from batonq.core.payload import AS_IS, NO_DIGEST, STORED, Lineage, Payload, Payloads, columns_of
+from batonq.core.payload import AS_IS, IN_STORE, NO_DIGEST, REFERS, STORED, Lineage, Payload, Payloads, columns_of
 from batonq.core.records import PAYLOADS_VERSION
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogError, MessageGone
@@ -23,7 +23,7 @@ from batonq.node.shard_host.waiters import NO_LEASES
 
 ANSWER_BYTES_MAX = 12 * 1024 * 1024  # of the messages of one receive, unless a single message is larger
 FEW_LEASES = 10  # this many fit, whatever their size
-CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
+CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS | REFERS)  # of a body that is shown
 _new = tuple.__new__  # what a named tuple's own constructor calls, without an extra Python frame
 
 
@@ -164,7 +164,10 @@ class Deliveries:
         if payloads is None:
             leases, payloads = self._read_each(queue, host, leases)
         shard = host.shard
-        stored = shard.format >= PAYLOADS_VERSION and any(map(STORED.__and__, payloads.contents))
+        stored = False
+        if shard.format >= PAYLOADS_VERSION and any(map(IN_STORE.__and__, payloads.contents)):
+            stored = any(map(STORED.__and__, payloads.contents))
+            payloads = payloads._replace(contents=[content & ~REFERS for content in payloads.contents])
         return Received(shard.number, leases, *payloads, shard.failures_of(leases), shard.numbers_from(queue), stored)
 
     def _read_each(self, queue: int, host: ShardHost, leases: Leases) -> tuple[Leases, Payloads]:

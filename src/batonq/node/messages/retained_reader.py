@@ -46,7 +46,7 @@ class RetainedMessage(NamedTuple):
     priority: int
     attributes: bytes  # see core/payload.py
     body: bytes
-    content: int  # type of the body, see core/payload.py
+    content: int  # type of the body, with the flags of a payload store, see core/payload.py
 
 
 @dataclass(slots=True)

@@ -277,8 +277,8 @@ REST_SECONDS = histogram(
 )
 PAYLOADS = counter(
     "baton_payload_store_objects_total",
-    "Number of objects of the payload store that were written, read or deleted, and of attempts that failed, by "
-    "operation.",
+    "Number of objects of the payload store that the server has written, read or deleted, and of attempts that failed, "
+    "by operation. Objects that clients have written are counted when they are deleted.",
 )
 TRACE_SPANS = counter(
     "baton_trace_spans_total",

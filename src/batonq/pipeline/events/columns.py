@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from batonq.core.payload import AS_IS, ENVELOPE_VERSION, NO_DIGEST, PAYLOAD_VERSION
+from batonq.core.payload import AS_IS, ENVELOPE_VERSION, NO_DIGEST, PAYLOAD_VERSION, REFERS
 from batonq.core.records import (
     ARRIVED_NOTED,
     ARRIVED_PREFIX,
@@ -276,7 +276,7 @@ class Builder:
         self.found["body_bytes"] = self._some(sizes, chosen)
         self.found["attributes_bytes"] = self._some(head["attributes"].astype(np.int64), chosen)
         contents = np.full(self.count, 255, dtype=np.uint8)
-        contents[chosen] = head["content"] & np.uint8(0xFF & ~(AS_IS | NO_DIGEST))
+        contents[chosen] = head["content"] & np.uint8(0xFF & ~(AS_IS | NO_DIGEST | REFERS))
         self.found["content"] = self._coded(contents, CONTENTS)
         self._lineages(chosen, *lineages, np.flatnonzero((overlay & ~self.refused) | (kinds == Type.OWED)))
         if bodies:

@@ -159,7 +159,7 @@ def _fill_payload(event: dict[str, Any], data: bytes, bodies: bool) -> None:
     event["group"], event["dedup_key"] = found.group or None, found.dedup_id or None
     event["sender"], event["trace"] = found.sender or None, found.trace or None
     event["lineage"] = found.lineage.decode() or None
-    event["content"] = CONTENTS.get(found.content)
+    event["content"] = CONTENTS.get(found.content & ~payload.REFERS)
     event["attributes_bytes"], event["body_bytes"] = len(found.attributes), len(found.body)
     if found.attributes:
         event["attributes"] = attribute_pairs(found.attributes)

@@ -1,8 +1,9 @@
 """Bodies in a payload store: which objects of the store this shard still needs.
 
-A message whose body is in the store has a pointer to an object instead (see core/payload.py). Objects are shared by
-messages with the same body, also on other shards, so nobody deletes an object because one message has ended: a sweeper
-asks every shard which objects it needs, and deletes the rest. This shard needs an object
+A message whose body is in the store has a pointer to an object instead, made by the server (STORED) or by the client
+that has stored the body (REFERS), see core/payload.py. Objects are shared by messages with the same body, also on other
+shards, so nobody deletes an object because one message has ended: a sweeper asks every shard which objects it needs,
+and deletes the rest. This shard needs an object
 
 - while it has a message with it, in any state;
 - for some time after such a message was moved to another shard: the sweeper may have asked the other shard before the
