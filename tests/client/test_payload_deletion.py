@@ -420,3 +420,37 @@ def test_a_lost_body_does_not_hold_up_a_reader_group(tmp_path: Path, account: st
         alone.seek("end")
         queue.send("new")
         assert [one.body for one in alone.fetch(wait=0)] == ["new"]
+
+
+def test_a_reader_group_follows_the_pointers_of_clients(server: TestServer, connect: Connect, folder: Path) -> None:
+    baton = connect(server)
+    queue = baton.create_queue("q", retain=HOUR_S)
+    baton.create_queue("dead")
+    queue.send_many(["before", LARGE, LARGE + "lost", "after", LARGE + "lost too"])
+    lost = [path for path in objects(folder) if "lost" in path.read_text()]
+    assert len(lost) == 2
+    for path in lost:
+        path.unlink()
+    reader, alone = queue.reader("g"), queue.reader("alone")
+    reader.create(dead_letter_queue="dead")
+    alone.create()
+    first = reader.fetch(wait=0)
+    assert [one.body for one in first] == ["before", LARGE] and first[1].attributes == {}
+    assert reader.fetch(wait=0) == [], "what was fetched before the lost message is not committed"
+    seen: list[Any] = []
+    reader.commit(first[-1])
+    for _ in range(4):
+        found = reader.fetch(wait=0)
+        seen += [one.body for one in found]
+        if found:
+            reader.commit(found[-1])
+    assert seen == ["after"] and reader.info().lag_messages == 0
+    assert [one.problem != "" for one in baton.queue("dead").peek()] == [True, True]
+    alone.commit(alone.fetch(wait=0)[-1])
+    for _ in range(2):
+        with pytest.raises(PayloadDamaged, match="no dead-letter queue for it"):
+            alone.fetch(wait=0)
+    history = queue.history()
+    assert [next(history).body for _ in range(2)] == ["before", LARGE]
+    with pytest.raises(PayloadDamaged):
+        next(history)

@@ -14,13 +14,13 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, MutableSequence, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from batonq.client.models import AttributeValue, MessageFields, Outgoing, Peeked
+from batonq.client.models import AttributeValue, MessageFields, Outgoing, Peeked, RetainedFields
 from batonq.errors import BatonError, InvalidInput, PayloadDamaged
 from batonq.payload_store import CLIENT, THRESHOLD_BYTES, PayloadStore
 
@@ -33,6 +33,7 @@ OWNER_S = 60.0  # how often a sender looks whether the store belongs to a server
 BODY_BYTES_MAX = 256 << 20
 _POINTER_LENGTH_MAX = 4096
 _log = logging.getLogger("batonq.client")
+M = TypeVar("M", bound=MessageFields | RetainedFields)
 
 
 class Pointer(NamedTuple):
@@ -110,17 +111,21 @@ class Payloads:
 
     # --- receiving
 
-    def resolve(self, messages: Sequence[MessageFields]) -> tuple[list[MessageFields], BatonError | None]:
+    def fill(self, message: MessageFields | RetainedFields | Peeked) -> None:
+        """Give a message its body. Raises PayloadDamaged, PayloadStoreUnavailable."""
+        message.body, message.attributes = self._body(message.body, message.attributes)
+
+    def resolve(self, messages: Sequence[M]) -> tuple[list[M], BatonError | None]:
         """Give the messages their bodies. Returns those whose bodies cannot be read, and the reason if that is the
         store and not the body.
         """
-        failed: list[MessageFields] = []
+        failed: list[M] = []
         problem: BatonError | None = None
         for message in messages:
             try:
-                message.body, message.attributes = self._body(message.body, message.attributes)
+                self.fill(message)
             except PayloadDamaged as damage:
-                _log.warning("Message %s of queue %s: %s", message.id, message.queue, damage.message)
+                _log.warning("Message %s: %s", message.id, damage.message)
                 failed.append(message)
             except BatonError as unavailable:
                 problem = unavailable
@@ -131,7 +136,7 @@ class Payloads:
         """Give messages that somebody looks at their bodies, or the reason why they cannot be shown."""
         for message in peeked:
             try:
-                message.body, message.attributes = self._body(message.body, message.attributes)
+                self.fill(message)
             except BatonError as problem:
                 message.body, message.problem = None, problem.message
 

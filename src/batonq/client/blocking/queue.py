@@ -404,13 +404,17 @@ class Queue:
     ) -> Generator[RetainedMessage, None, None]:
         """The retained messages of this queue from "start", a time or a position on, without a reader group.
 
-        It ends at the newest message, and changes nothing.
+        It ends at the newest message, and changes nothing. Raises PayloadDamaged at a message whose body is lost in the
+        payload store; continue after its position.
         """
         query = f"from={quote(start_text(start))}&"
         while query:
             reply = self._calls.request("GET", f"{self._path}/history?{query}limit={page_size}")
             page = codec.decode(HistoryPage, reply.answer)
-            yield from page.messages
+            for message in page.messages:
+                if self._baton._payloads is not None:
+                    to_thread(self._baton._payloads.fill, message)
+                yield message
             query = f"cursor={quote(page.next_cursor)}&" if page.next_cursor else ""
 
     # --- single messages ------------------------------------------------------------------------

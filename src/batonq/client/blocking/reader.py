@@ -13,11 +13,22 @@ from uuid import uuid4
 from msgspec import Struct
 
 from batonq.client import codec
+from batonq.client.blocking.pauses import sleep, to_thread
 from batonq.client.models import FailedPosition, ReaderInfo, RetainedFields
-from batonq.errors import BatonError, InvalidInput, ReaderDoesNotExist, StaleMember
+from batonq.errors import (
+    BatonError,
+    InvalidInput,
+    PayloadDamaged,
+    PositionInvalid,
+    ReaderDoesNotExist,
+    StaleMember,
+)
 
 if TYPE_CHECKING:
     from batonq.client.blocking.queue import Queue
+
+RETRY_S = 1.0  # how long a fetch waits before a message that cannot be skipped yet is read again
+NOT_SKIPPED = "The reader group has no dead-letter queue for it. Seek past it."
 
 
 class RetainedMessage(RetainedFields):
@@ -154,7 +165,8 @@ class Reader:
 
         `done` are messages to commit in the same request, as by `commit`; StaleMember is raised as there.
         Waits up to `wait` seconds (at most 20) for the first. After a restart, or when the members have changed, the
-        first fetch begins after what is committed.
+        first fetch begins after what is committed. A message whose body is lost in the client's payload store is
+        skipped into the group's dead-letter queue; PayloadDamaged is raised if it cannot be skipped.
         """
         positions = _last_per_shard(done)
         if positions and not (self._epoch and set(positions) <= set(self.shards)):
@@ -181,13 +193,49 @@ class Reader:
                 self.join()
                 continue
             self._committed.update(positions)
-            found = codec.decode(Fetched, reply.answer).messages
+            found = self._with_bodies(codec.decode(Fetched, reply.answer).messages, wait)
             if found and len(self.shards) == 1:
                 self._fetched[self.shards[0]] = found[-1].position
             else:
                 self._fetched.update(_last_per_shard(found))
             return found
         return []
+
+    def _with_bodies(self, found: list[RetainedMessage], wait: float) -> list[RetainedMessage]:
+        """The messages with their bodies from the payload store, on each shard up to the first that has none."""
+        payloads = self.queue._baton._payloads
+        if payloads is None or not found:
+            return found
+        unreadable, problem = to_thread(payloads.resolve, found)
+        if not unreadable:
+            return found
+        ends: dict[int, RetainedMessage] = {}
+        for message in unreadable:
+            ends.setdefault(message.shard, message)
+        kept = [
+            one for one in found if one.shard not in ends or _number(one.position) < _number(ends[one.shard].position)
+        ]
+        if kept:
+            return kept
+        if problem is not None:
+            raise problem
+        for message in ends.values():
+            self._skip_unreadable(message, wait)
+        return []
+
+    def _skip_unreadable(self, message: RetainedMessage, wait: float) -> None:
+        """Report a message without a body as failed until it is skipped: trying again does not help."""
+        why = "its body is missing or damaged in the payload store"
+        try:
+            result = self.fail(message, why)
+            for _ in range(result.failures, (self.info()).max_failures):
+                result = self.fail(message, why)
+        except PositionInvalid:  # what was fetched before it is not committed yet
+            sleep(min(wait, RETRY_S))
+            return
+        if not result.skipped:
+            raise PayloadDamaged(f"Position {message.position} cannot be read: {why}. {result.why or NOT_SKIPPED}")
+        self._fetched[message.shard] = message.position
 
     @property
     def session(self) -> float:
