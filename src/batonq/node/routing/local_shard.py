@@ -256,11 +256,18 @@ class LocalShard:
         await committed(host)
         return view
 
-    async def reader_is_new(self, queue: int, group: str, settings: GroupSettings) -> bool:
+    async def reader_begin_create(self, queue: int, group: str, settings: GroupSettings) -> int:
         host = self._host()
-        is_new = host.shard.is_new_reader(queue, group, settings)
+        created_ms = host.run(host.shard.begin_create_reader, queue, group, settings, host.admit())
         await committed(host)
-        return is_new
+        return created_ms
+
+    async def reader_create(
+        self, queue: int, group: str, created_ms: int, settings: GroupSettings, start: Start
+    ) -> None:
+        host = self._host()
+        host.run(host.shard.create_reader, queue, group, created_ms, settings, start, host.admit())
+        await committed(host)
 
     async def reader_set(
         self,
