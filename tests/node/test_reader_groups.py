@@ -167,7 +167,7 @@ def test_a_group_that_is_created_twice_at_the_same_time_keeps_its_positions(
         await member.join(node, queue)
         found = await member.fetch(node, queue, 100)
         assert len(found) == 12
-        first = {shard: message for shard, message in reversed(found)}
+        first = dict(reversed(found))
         for shard, message in first.items():
             await member.commit(node, queue, shard, message.position)
         await asyncio.sleep(1)
