@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import message_id
 from batonq.core.topics import message_values
@@ -17,7 +18,8 @@ from batonq.core.topics.message_values import Paths
 from batonq.errors import BatonError, InvalidInput, NotFound, TopicDoesNotExist, TopicExists
 from batonq.node.messages.body_reader import LARGE_BYTES, BodyReader
 from batonq.node.messages.peek import Situation, why
-from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, open_node, receive
+from tests.node import wide
+from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.node.topics import all_serving, copies_waiting, delivered, make_queue, make_topic, publish, subscribe
 from tests.support import brokers
@@ -348,6 +350,28 @@ def test_a_peek_at_a_topic_shows_the_copies_that_wait_and_why(tmp_path: Path) ->
         first, second = (why(peeked.view, situation) for peeked in page.messages)
         assert first.startswith("Refused by the subscribed queue full.fifo; next retry at")
         assert second.startswith("Behind an earlier message of its group")
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("dead_shards", [2, 3])
+def test_a_refused_copy_tries_all_shards_of_the_dead_letter_queue(tmp_path: Path, dead_shards: int) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=4)
+        topic = await make_topic(node)
+        full = await make_queue(node, "full", {"Baton.MaximumMessages": "1"})
+        await send(node, full, "in the way")
+        limit = str(dead_shards)  # one message per shard
+        dead = await wide.make(node, "dead", dead_shards, Baton_MaximumMessages=limit)
+        policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, "dead")})
+        await subscribe(node, topic, "full", RedrivePolicy=policy)
+        texts = [f"{at}" for at in range(dead_shards)]
+        for text in texts:
+            await publish(node, topic, text)
+        await delivered(node)
+        assert wide.counts(node, dead) == [1] * dead_shards
+        assert sorted(await drain(node, dead)) == texts
         await node.stop()
 
     run_virtual(main)
