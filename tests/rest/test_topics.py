@@ -313,6 +313,13 @@ def test_match_says_who_would_get_a_message_and_why_the_others_would_not(rest: R
     assert rest("POST", "/v1/topics/others:match", {}).code == "topic_does_not_exist"
 
 
+def test_the_status_counts_queues_and_not_topics(rest: Rest) -> None:
+    before = rest("GET", "/v1/status").value["queues"]
+    topic_of(rest)
+    subscribed(rest, "south")
+    assert rest("GET", "/v1/status").value["queues"] == before + 1
+
+
 # --- publishing -------------------------------------------------------------------------------
 
 

@@ -140,7 +140,7 @@ def test_a_reader_group_is_created_seen_and_sought(opened: Opened, rest: Rest, n
         expect(page.locator("#mistakes")).to_contain_text("Write start, end, or a time.")
     page.get_by_label("Continue at").fill("start")
     page.get_by_role("button", name="Seek").click()
-    expect(page.locator("#verdict")).to_contain_text("30 messages to read")
+    expect(page.locator("#verdict")).to_contain_text("The lag is 30 messages")
     assert rest("GET", f"/v1/queues/{journal}/readers/backup")["lagMessages"] == 30
     page.get_by_role("button", name="Delete backup").click()
     expect(page.locator(".notice")).to_contain_text("Reader group backup is deleted")
