@@ -141,6 +141,8 @@ class FanOut:
         elif to == subscription.dead_letter_queue:
             if verdict == Reason.REFUSED_MOVED and subscription.dead_letter_fifo:
                 self._owe_dead_letter(slot, subscription, now, passed=slot)
+        elif to != subscription.queue:
+            pass  # the subscription has other queues by now, which the next retry asks
         elif verdict != Reason.REFUSED_MOVED:
             self._refused(queue, slot, subscription, verdict, now)
 
