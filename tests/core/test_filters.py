@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from batonq.core.payload import Attribute
 from batonq.core.topics.filter_index import FilterIndex
 from batonq.core.topics.filters import COMBINATIONS_MAX, parse_filter
-from batonq.core.topics.message_values import VALUES_MAX, read_json
+from batonq.core.topics.message_values import VALUES_MAX, read_json, read_json_yielding
 from batonq.errors import InvalidInput
 from tests.core.filter_model import ATTRIBUTES, BODY, Message, messages, naive_matches, policies
 
@@ -136,7 +136,13 @@ def test_a_body_that_hides_long_paths_costs_no_more_than_its_size() -> None:
 
 @pytest.mark.parametrize("text", ['{"a": NaN}', "[1", "", "[" * 100_000, '{"a": ' + "9" * 5_000 + "}"])
 def test_a_body_that_is_not_json_is_nothing(text: str) -> None:
-    assert read_json(text) is None
+    assert read_json(text) is None and read_json_yielding(text.encode()) is None
+
+
+@given(st.text() | messages.map(lambda message: json.dumps(message.body)))
+def test_a_body_is_read_alike_on_a_thread(text: str) -> None:
+    body = text.encode("utf-8", "surrogatepass")
+    assert repr(read_json_yielding(body)) == repr(read_json(body))
 
 
 def nested(key: str, levels: int) -> str:

@@ -252,6 +252,49 @@ def test_a_seek_that_nobody_ends_stops_the_members_only_for_a_while(rig: Bench) 
     rig.check()
 
 
+def test_what_was_fetched_before_a_seek_that_nobody_ended_must_not_be_committed(rig: Bench) -> None:
+    make(rig)
+    readers = rig.shard.reader_commands
+    before = readers.join(1, "g", "a", [0], rig.now)
+    readers.begin_seek(1, "g", rig.now)  # it may have set positions on other shards
+    rig.later(SEEK_MS)
+    after = readers.join(1, "g", "a", [0], rig.now)
+    assert before.epoch < after.reset_epoch <= after.epoch
+    assert readers.join(1, "g", "a", [0], rig.now) == after
+    rig.check()
+
+
+# --- creating a group ------------------------------------------------------------------------------------
+
+
+def test_of_several_requests_that_create_a_group_the_last_one_does(rig: Bench) -> None:
+    readers, start = rig.shard.reader_commands, Start("start")
+    one = readers.begin_create(1, "g", SETTINGS, rig.now)
+    two = readers.begin_create(1, "g", SETTINGS, rig.now)
+    assert one < two
+    readers.set_reader(1, "g", two, SETTINGS, start, two, False, rig.now)  # as on another shard
+    with pytest.raises(StaleMember, match="Another request creates"):
+        readers.set_reader(1, "g", one, SETTINGS, start, one, False, rig.now)
+    readers.delete_reader(1, "g", rig.now)
+    with pytest.raises(StaleMember, match="Another request creates"):
+        readers.create_reader(1, "g", one, SETTINGS, start, rig.now)
+    assert readers.create_reader(1, "g", two, SETTINGS, start, rig.now).created_ms == two
+    assert not readers.begin_create(1, "g", SETTINGS, rig.now)
+    rig.check()
+
+
+def test_what_a_deletion_left_of_a_group_is_replaced(rig: Bench) -> None:
+    left = make(rig)
+    readers = rig.shard.reader_commands
+    a = readers.join(1, "g", "a", [0], rig.now)
+    readers.begin_fetch(1, "g", "a", a.epoch, rig.now)
+    readers.commit_reader(1, "g", "a", a.epoch, positions(rig)[1], rig.now)
+    rig.later(1000)
+    made = readers.set_reader(1, "g", rig.now, SETTINGS, Start("start"), rig.now, False, rig.now)
+    assert (made.created_ms, made.position, made.member) == (rig.now, 0, "") and left.created_ms < rig.now
+    rig.check()
+
+
 # --- limits and wrong names -----------------------------------------------------------------------------
 
 
@@ -265,9 +308,10 @@ def test_wrong_names_and_limits(rig: Bench) -> None:
     with pytest.raises(QueueDoesNotExist):
         readers.readers(77)
     make(rig)
-    assert readers.is_new(1, "other", SETTINGS) and not readers.is_new(1, "g", SETTINGS)
+    assert readers.begin_create(1, "other", SETTINGS, rig.now) == rig.now
+    assert not readers.begin_create(1, "g", SETTINGS, rig.now)
     with pytest.raises(ReaderExists):
-        readers.is_new(1, "g", SETTINGS._replace(max_failures=4))
+        readers.begin_create(1, "g", SETTINGS._replace(max_failures=4), rig.now)
     for at in range(GROUPS_MAX - 1):
         make(rig, f"g{at}")
     with pytest.raises(OverLimit, match="100 reader groups"):

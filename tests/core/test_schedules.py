@@ -17,6 +17,7 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import PLAIN_VERSION, SCHEDULES_VERSION, SentFlag, State, Type
 from batonq.core.schedule import ALL_BYTES_MAX, LATE_MS, SCHEDULE_BYTES_MAX, SCHEDULES_MAX, STAYS, Schedule
 from batonq.core.shard.commands.schedules import Firing
+from batonq.core.shard.state.schedule_book import ScheduleBook
 from batonq.core.spread import even
 from batonq.errors import (
     NotOwner,
@@ -258,6 +259,28 @@ def test_limits() -> None:
     with pytest.raises(OverLimit, match="10,000 schedules"):
         bench.shard.create_schedule(schedule(bench), bench.now)
     assert len(book.due(bench.now + RATE_MS, 7)) == 7
+
+
+def test_schedules_that_are_due_are_found_without_looking_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.queue(1)
+    book = bench.shard.schedules
+    for number in range(50):
+        later = schedule(bench, f"s{number}", next_ms=bench.now + DAY_MS)
+        bench.shard.create_schedule(later, bench.now)
+    for name in ("b", "a", "c"):
+        bench.shard.create_schedule(schedule(bench, name), bench.now)
+    for paused in (True, False):  # its due time is noted twice now
+        known = book.find(1, "a")
+        assert known is not None
+        bench.shard.change_schedule(replace(known, paused=paused, revision=known.revision + 1), bench.now)
+    monkeypatch.setattr(ScheduleBook, "__iter__", lambda book: pytest.fail("all schedules were looked at"))
+    for _ in range(2):
+        assert [one.name for one in book.due(bench.now + RATE_MS, 7)] == ["a", "b", "c"]
+        assert [one.name for one in book.due(bench.now + RATE_MS, 2)] == ["a", "b"]
+        assert book.due(bench.now, 7) == [] and book.next_due() == bench.now + RATE_MS
+    monkeypatch.undo()
+    bench.check()
 
 
 def test_a_schedule_moves_with_its_group() -> None:

@@ -396,6 +396,42 @@ def test_a_copy_that_another_shard_refuses_for_good_is_dropped() -> None:
     assert states(here) == [] and here.totals == (1, 1, 1, 1, 0)
 
 
+@pytest.mark.parametrize("after", ["deleted", "removed", "replaced"])
+def test_a_copy_survives_that_its_dead_letter_queue_is_deleted_on_the_way(after: str) -> None:
+    """The queue of the subscription is only full. What refuses is a queue that the subscription no longer names."""
+    here, there = pair()
+    here.queue(1, messages_max=1)
+    here.queue(3)
+    there.queue(2)
+    here.subscribe(1, 1, dead_letter_queue=2, dead_letter_shard=1)
+    here.publish("a", "b")
+    here.later(1)  # the second copy is on its way to the dead-letter queue
+    assert states(here) == [State.OWED]
+    there.shard.close_queue(2, 2, there.now)
+    here.subscribe(1, 1, dead_letter_queue={"deleted": MISSING_QUEUE, "removed": 0, "replaced": 3}[after])
+    assert deliver(here, there) == [(1, Reason.REFUSED_NO_QUEUE)]
+    here.check()
+    assert here.totals[3] == 0, "nothing is dropped"
+    here.delete(1, *here.receive(1))
+    for _ in range(3):
+        here.later(600_000)
+    assert waiting(here, 1) == ["b"] and states(here) == []
+
+
+def test_a_copy_goes_to_the_queue_that_was_created_again_while_it_was_on_its_way() -> None:
+    here, there = pair()
+    there.queue(ELSEWHERE)
+    here.subscribe(1, ELSEWHERE, shard=1)
+    here.publish("a")
+    there.shard.close_queue(ELSEWHERE, 2, there.now)
+    there.queue(ELSEWHERE + 1)
+    here.subscribe(1, ELSEWHERE + 1, shard=1)
+    assert deliver(here, there) == [(1, Reason.REFUSED_NO_QUEUE)]
+    here.later(600_000)
+    deliver(here, there)
+    assert waiting(there, ELSEWHERE + 1) == ["a"] and states(here) == []
+
+
 def test_waiting_copies_of_a_removed_subscription_are_dropped(stage: Stage) -> None:
     stage.queue(1, messages_max=1)
     stage.subscribe(1, 1)

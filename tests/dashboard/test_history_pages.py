@@ -106,7 +106,7 @@ def test_groups_and_retained_messages_are_listed(browser: Browser, rest: FakeRes
 def test_a_group_that_is_behind_is_named(browser: Browser, rest: FakeRest) -> None:
     late = samples.reader("late", lagMessages=1_204, lagSeconds=300.0)
     rest.answers[f"GET {QUEUE}/readers"] = {"readers": [samples.reader(), late]}
-    assert "reader group late is 1,204 messages and 5 min behind." in text_of(browser.get(HISTORY))
+    assert "the lag of reader group late is 1,204 messages and 5 min." in text_of(browser.get(HISTORY))
 
 
 def test_a_wrong_time_is_explained(browser: Browser, rest: FakeRest) -> None:
@@ -168,8 +168,8 @@ def test_a_group_shows_positions_members_and_lag(browser: Browser) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"lagMessages": 5, "lagSeconds": 2.0, "members": []}, "5 messages to read, 2 s behind, and nobody reads"),
-        ({"lagMessages": 1, "lagSeconds": 90.0}, "1 message to read, 1.5 min behind."),
+        ({"lagMessages": 5, "lagSeconds": 2.0, "members": []}, "The lag is 5 messages and 2 s, and nobody reads"),
+        ({"lagMessages": 1, "lagSeconds": 90.0}, "The lag is 1 message and 1.5 min."),
     ],
 )
 def test_a_group_says_how_it_is(browser: Browser, rest: FakeRest, changes: dict[str, Any], said: str) -> None:

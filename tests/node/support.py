@@ -14,6 +14,7 @@ from batonq.errors import BatonError
 from batonq.log.interface import Log
 from batonq.node.alarms.book import AlarmBook
 from batonq.node.clock import Clock
+from batonq.node.messages.body_reader import BodyReader
 from batonq.node.messages.received import Deliveries
 from batonq.node.routing.local_shard import LocalShard
 from batonq.node.routing.submission import submitted
@@ -121,8 +122,8 @@ class Bench:
             on_commit=self._committed,
             on_failure=self.failures.append,
         )
-        deliveries = Deliveries(loop, self.alarms)
-        self.port = LocalShard(cast(ShardKeeper, _Keeper(self.host)), deliveries, _not_asked, _not_asked)
+        deliveries, bodies = Deliveries(loop, self.alarms), BodyReader(threads=False)
+        self.port = LocalShard(cast(ShardKeeper, _Keeper(self.host)), deliveries, _not_asked, _not_asked, bodies)
 
     def _committed(self) -> None:
         self.commits += 1

@@ -137,40 +137,80 @@ def test_a_queue_that_grows_has_its_group_on_the_new_shards(tmp_path: Path) -> N
     run_virtual(main)
 
 
-def test_a_group_that_is_created_twice_at_the_same_time_keeps_its_position(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_group_that_is_created_twice_at_the_same_time_keeps_its_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     async def main(loop: VirtualLoop) -> None:
-        node = await open_node(loop, tmp_path)
-        queue = await wide.make(node, "q", 1, **RETAIN)
-        await send(node, queue, "a", "b")
-        reader_is_new, told = LocalShard.reader_is_new, asyncio.Event()
+        node = await open_node(loop, tmp_path, shards=4)
+        queue = await wide.make(node, "q", shards, **RETAIN)
+        for at in range(12):
+            await send(node, queue, f"{at}", dedup_id=f"{at}")
+        begin, told = LocalShard.reader_begin_create, asyncio.Event()
 
-        async def slow(self: LocalShard, *arguments: Any) -> bool:
+        async def slow(self: LocalShard, *arguments: Any) -> int:
             """The answer of the second request is late."""
-            is_new = await reader_is_new(self, *arguments)
+            created_ms = await begin(self, *arguments)
             if loop.time() > began_s:
                 await told.wait()
-            return is_new
+            return created_ms
 
         began_s = loop.time()
-        monkeypatch.setattr(LocalShard, "reader_is_new", slow)
+        monkeypatch.setattr(LocalShard, "reader_begin_create", slow)
         await asyncio.sleep(1)
-        second = asyncio.ensure_future(make_group(node, queue))
+        second = asyncio.ensure_future(make_group(node, queue, start="end"))
         other = asyncio.ensure_future(node.broker.readers.create(queue, GROUP, GroupSettings(7), Start("start")))
         await asyncio.sleep(1)
         monkeypatch.undo()
         await make_group(node, queue)
         member = Member("m")
         await member.join(node, queue)
-        (_, first), _ = await member.fetch(node, queue)
-        await member.commit(node, queue, queue.shard, first.position)
+        found = await member.fetch(node, queue, 100)
+        assert len(found) == 12
+        first = dict(reversed(found))
+        for shard, message in first.items():
+            await member.commit(node, queue, shard, message.position)
         await asyncio.sleep(1)
         told.set()
         await second
         with pytest.raises(ReaderExists):
             await other
-        assert [message.body for _, message in await member.fetch(node, queue)] == [b"b"]
+        assert await member.fetch(node, queue, 100) == [one for one in found if one[1] not in first.values()]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_seek_that_takes_longer_than_the_members_wait_is_not_undone_by_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=4)
+        queue = await wide.make(node, "q", 3, **RETAIN)
+        await make_group(node, queue)
+        for at in range(30):
+            await send(node, queue, f"{at}", dedup_id=f"{at}")
+        member = Member("m")
+        own = await member.join(node, queue)
+        found = await member.fetch(node, queue, 100)
+        last = queue.shards[-1]
+        here = [message.position for shard, message in found if shard == last]
+        await member.commit(node, queue, last, here[1])
+        reader_set, told = LocalShard.reader_set, asyncio.Event()
+
+        async def slow(self: LocalShard, *arguments: Any) -> Any:
+            await told.wait()
+            return await reader_set(self, *arguments)
+
+        monkeypatch.setattr(LocalShard, "reader_set", slow)
+        seek = loop.create_task(node.broker.readers.seek(queue, GROUP, None, [(last, here[0])]))
+        await asyncio.sleep(11)
+        again = await member.join(node, queue)  # which ends the seek: its node may be dead
+        told.set()
+        view = await seek
+        assert {part.shard: part.reader.position for part in view.parts}[last] == here[0] - 1
+        assert again.shards and again.epoch > again.reset_epoch > own.epoch  # so the member forgets what it fetched
+        assert [message.position for shard, message in await member.fetch(node, queue, 100) if shard == last] == here
         await node.stop()
 
     run_virtual(main)

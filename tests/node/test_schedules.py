@@ -16,6 +16,7 @@ from batonq.errors import InvalidInput, QueueDoesNotExist, ScheduleExists, Sched
 from batonq.node.broker import Queue
 from batonq.node.node import Node
 from batonq.node.routing.local_shard import LocalShard
+from batonq.node.schedules.schedule_actions import move_schedules
 from batonq.node.schedules.scheduled_message import ScheduledMessage, shown_time
 from batonq.node.schedules.timing import cron_timing, rate_timing
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, open_node, receive, send
@@ -278,6 +279,32 @@ def test_a_schedule_that_is_deleted_while_it_is_moved_does_not_come_back(
         await asyncio.sleep(30)
         found = await node.broker.schedules.of_queue(queue)
         assert sorted(one.schedule.name for one in found) == sorted({*groups} - {name})
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_queue_that_is_deleted_while_its_schedules_are_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adopt = LocalShard.adopt_schedule
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3, maintenance_every_s=1000)
+        attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true", "DeduplicationScope": "messageGroup"}
+        queue = await node.broker.create_queue(ACCOUNT, "line.fifo", attributes, {})
+        for number in range(6):
+            await create(node, queue, f"g{number}", group=f"g{number}")
+        await node.broker.set_attributes(queue, {"Baton.Spread": "3"})
+        adopted = []
+
+        async def adopt_then_delete(shard: LocalShard, schedule: Schedule) -> None:
+            await adopt(shard, schedule)
+            adopted.append(schedule.name)
+            await node.broker.delete_queue(queue)
+
+        monkeypatch.setattr(LocalShard, "adopt_schedule", adopt_then_delete)
+        await move_schedules(node.shards[queue.shard].host(), node.broker.port)
+        assert len(adopted) == 1
+        assert not any(keeper.host().shard.schedules for keeper in node.shards)
         await node.stop()
 
     run_virtual(main)

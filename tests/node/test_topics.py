@@ -10,11 +10,16 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Accepted
+from batonq.attribute_formats.arns import queue_arn
+from batonq.core.commands import Accepted, Send
 from batonq.core.ids import message_id
+from batonq.core.topics import message_values
+from batonq.core.topics.message_values import Paths
 from batonq.errors import BatonError, InvalidInput, NotFound, TopicDoesNotExist, TopicExists
+from batonq.node.messages.body_reader import LARGE_BYTES, BodyReader
 from batonq.node.messages.peek import Situation, why
-from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, open_node, receive
+from tests.node import wide
+from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.node.topics import all_serving, copies_waiting, delivered, make_queue, make_topic, publish, subscribe
 from tests.support import brokers
@@ -345,6 +350,63 @@ def test_a_peek_at_a_topic_shows_the_copies_that_wait_and_why(tmp_path: Path) ->
         first, second = (why(peeked.view, situation) for peeked in page.messages)
         assert first.startswith("Refused by the subscribed queue full.fifo; next retry at")
         assert second.startswith("Behind an earlier message of its group")
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("dead_shards", [2, 3])
+def test_a_refused_copy_tries_all_shards_of_the_dead_letter_queue(tmp_path: Path, dead_shards: int) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=4)
+        topic = await make_topic(node)
+        full = await make_queue(node, "full", {"Baton.MaximumMessages": "1"})
+        await send(node, full, "in the way")
+        limit = str(dead_shards)  # one message per shard
+        dead = await wide.make(node, "dead", dead_shards, Baton_MaximumMessages=limit)
+        policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, "dead")})
+        await subscribe(node, topic, "full", RedrivePolicy=policy)
+        texts = [f"{at}" for at in range(dead_shards)]
+        for text in texts:
+            await publish(node, topic, text)
+        await delivered(node)
+        assert wide.counts(node, dead) == [1] * dead_shards
+        assert sorted(await drain(node, dead)) == texts
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_large_bodies_are_read_for_filters_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        topic = await make_topic(node)
+        scope: Any = {"FilterPolicyScope": "MessageBody"}
+        for store in ("north", "south"):
+            await make_queue(node, store)
+        await subscribe(node, topic, "north", FilterPolicy='{"store": ["north"]}', **scope)
+        south = await subscribe(node, topic, "south", FilterPolicy='{"store": ["south"]}', **scope)
+        large = json.dumps({"store": "north", "place": "moon", "lines": ["x"] * LARGE_BYTES})
+        small = json.dumps({"store": "south"})
+        queues = [node.broker.queue(ACCOUNT, name) for name in ("north", "south")]
+        monkeypatch.setattr(message_values, "read_json", lambda text: pytest.fail("read on the event loop"))
+        await publish(node, topic, large, small)
+        monkeypatch.undo()
+        await publish(node, topic, small)
+        assert [await drain(node, queue) for queue in queues] == [[large], [small, small]]
+        read = BodyReader.read
+
+        async def read_then_change(reader: BodyReader, command: Send, paths: Paths) -> Send:
+            """The filters name other paths by the time the body is read."""
+            command = await read(reader, command, paths)
+            await node.broker.set_subscription_attributes(south, {"FilterPolicy": '{"place": ["moon"]}'})
+            return command
+
+        monkeypatch.setattr(BodyReader, "read", read_then_change)
+        await publish(node, topic, large)
+        assert [await drain(node, queue) for queue in queues] == [[large], [large]]
         await node.stop()
 
     run_virtual(main)

@@ -305,7 +305,19 @@ def test_match_says_who_would_get_a_message_and_why_the_others_would_not(rest: R
     assert packed("POST", "/v1/topics/orders:match", {"attributes": {"shop": "south"}}).value["matched"] == 2
     assert packed("POST", "/v1/topics/orders:match", {"body": {"total": 11}}).value["matched"] == 2
     assert packed("POST", "/v1/topics/orders:match", {"body": b"bytes"}).value["matched"] == 1
+    large = {"total": 11, "lines": "x" * 100_000}
+    assert rest("POST", "/v1/topics/orders:match", {"body": large}).value["matched"] == 2
+    assert rest("POST", "/v1/topics/orders/messages", {"body": large}).status == 202
+    (message,) = rest("POST", "/v1/queues/large/messages:receive", {}).value["messages"]
+    assert message["body"] == large
     assert rest("POST", "/v1/topics/others:match", {}).code == "topic_does_not_exist"
+
+
+def test_the_status_counts_queues_and_not_topics(rest: Rest) -> None:
+    before = rest("GET", "/v1/status").value["queues"]
+    topic_of(rest)
+    subscribed(rest, "south")
+    assert rest("GET", "/v1/status").value["queues"] == before + 1
 
 
 # --- publishing -------------------------------------------------------------------------------

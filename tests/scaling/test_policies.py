@@ -40,7 +40,7 @@ def test_the_lag_of_a_reader_group_asks_for_at_most_one_worker_per_shard(lag: in
 def test_lag_says_nothing_about_a_queue_without_a_group() -> None:
     assert workers(Lag(1_000), Reading(visible=10_000)) is None
     wish = Lag(10).wish(Reading(lag=100, shards=1), Rates())
-    assert wish is not None and wish.why == "100 messages behind ÷ 10 messages per worker, but the queue has 1 shard"
+    assert wish is not None and wish.why == "lag of 100 messages ÷ 10 messages per worker, but the queue has 1 shard"
     both = combined([Reading(lag=5, shards=2), Reading(lag=7, shards=3)])
     assert (both.lag, both.shards) == (12, 5)
     assert combined([Reading(lag=5, shards=2), Reading()]).lag is None

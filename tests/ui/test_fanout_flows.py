@@ -140,7 +140,7 @@ def test_a_reader_group_is_created_seen_and_sought(opened: Opened, rest: Rest, n
         expect(page.locator("#mistakes")).to_contain_text("Write start, end, or a time.")
     page.get_by_label("Continue at").fill("start")
     page.get_by_role("button", name="Seek").click()
-    expect(page.locator("#verdict")).to_contain_text("30 messages to read")
+    expect(page.locator("#verdict")).to_contain_text("The lag is 30 messages")
     assert rest("GET", f"/v1/queues/{journal}/readers/backup")["lagMessages"] == 30
     page.get_by_role("button", name="Delete backup").click()
     expect(page.locator(".notice")).to_contain_text("Reader group backup is deleted")
@@ -221,3 +221,17 @@ def test_a_schedule_is_previewed_created_fired_paused_and_deleted(opened: Opened
     page.get_by_role("button", name=f"Delete {name}").click()
     expect(page.locator(".notice")).to_contain_text("What it has sent stays.")
     assert rest("GET", f"/v1/schedules?queue={name}")["schedules"] == []
+
+
+@pytest.mark.parametrize("where", ["list", "own page"])
+def test_a_phone_shows_a_whole_cron_expression(opened: Opened, rest: Rest, name: str, where: str) -> None:
+    cron = "0,10,20,30,40,50 6-20/2 1,15 JAN,MAR,MAY,JUL,SEP,NOV MON-FRI"
+    timing = {"cron": cron, "timeZone": "America/Argentina/Buenos_Aires"}
+    made = rest("POST", "/v1/schedules", {"name": name, "queue": name, **timing, "message": {"body": 1}})
+    path = f"/ui/schedules?queue={name}" if where == "list" else f"/ui/schedules/{made['scheduleId']}"
+    page = opened.go(path)
+    page.set_viewport_size({"width": 390, "height": 844})
+    cell = page.locator("td, dd", has=page.get_by_text(cron)).first
+    expect(cell).to_contain_text("Buenos_Aires")
+    assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth"), "the expression is cut"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

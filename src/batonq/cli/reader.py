@@ -31,10 +31,10 @@ _WHERE = "start, end, or a time with its time zone such as 2026-11-17T22:00:00Z"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    listing = add_action(actions, "list", "list the reader groups of a queue, with how far each is behind")
+    listing = add_action(actions, "list", "list the reader groups of a queue, with their lag")
     show = add_action(actions, "show", "show a reader group: members, positions and lag")
     create = add_action(actions, "create", "create a reader group on a queue that retains its history")
-    create.add_argument("--from", dest="start", default="start", metavar="WHERE", help=f"{_WHERE} (default start)")
+    create.add_argument("--from", dest="start", metavar="WHERE", help=f"{_WHERE} (default start)")
     create.add_argument("--dead-letter-queue", metavar="QUEUE", help="queue for messages that fail too often")
     create.add_argument(
         "--max-failures",
@@ -96,22 +96,26 @@ def _run(server: Server, arguments: argparse.Namespace) -> int:
         return _read(server, arguments)
     path = _path(arguments)
     if arguments.action == "create":
-        spec = {"name": arguments.group, "from": arguments.start, "maxFailures": arguments.max_failures}
+        spec = {"name": arguments.group, "from": arguments.start or "start", "maxFailures": arguments.max_failures}
         spec["sessionSeconds"] = arguments.session
         if arguments.dead_letter_queue:
             spec["deadLetterQueue"] = arguments.dead_letter_queue
         shown = server.post(queue_path(arguments.queue, "readers"), spec)
+        is_new = server.status != 200
         if not arguments.json:
             what = f"Reader group {arguments.group} of queue {arguments.queue}"
-            print(f"{what} {'already exists, unchanged' if server.status == 200 else 'is created'}.")
+            print(f"{what} {'is created' if is_new else 'already exists, unchanged'}.")
+        if arguments.start is not None and not is_new:
+            move = f"baton reader seek {arguments.queue} {arguments.group} --to {arguments.start}"
+            note(f"--from has no effect on a reader group that exists. To move the group, run `{move}`.")
     elif arguments.action == "show":
         shown = server.get(path)
     else:
         before = server.get(path)
         what = f"Reader group {arguments.group} of queue {arguments.queue}"
-        behind = f"it is {plural(before['lagMessages'], 'message')} behind"
+        lag = f"its lag is {plural(before['lagMessages'], 'message')}"
         if arguments.action == "delete":
-            confirm(f"{what} will be deleted with its positions; {behind}.", yes=arguments.yes)
+            confirm(f"{what} will be deleted with its positions; {lag}.", yes=arguments.yes)
             server.call("DELETE", path)
             if arguments.json:
                 print_json({"queue": arguments.queue, "group": arguments.group, "deleted": True})
@@ -122,7 +126,7 @@ def _run(server: Server, arguments: argparse.Namespace) -> int:
         if arguments.position:
             where["positions"] = arguments.position
         to = arguments.to or ", ".join(arguments.position)
-        confirm(f"{what} will continue at {to}; {behind} now.", yes=arguments.yes)
+        confirm(f"{what} will continue at {to}; {lag} now.", yes=arguments.yes)
         shown = server.post(f"{path}:seek", where)
     if arguments.json:
         print_json(shown)
@@ -154,9 +158,7 @@ def _list(server: Server, arguments: argparse.Namespace) -> int:
         )
         for each in found["readers"]
     ]
-    print_table(
-        ("GROUP", "MEMBERS", "BEHIND", "OLDEST", "DEAD LETTERS TO", "CREATED"), rows, right=("MEMBERS", "BEHIND")
-    )
+    print_table(("GROUP", "MEMBERS", "LAG", "LAG TIME", "DEAD LETTERS TO", "CREATED"), rows, right=("MEMBERS", "LAG"))
     return 0
 
 
@@ -165,7 +167,7 @@ def _show(reader: dict[str, Any]) -> None:
         [
             ("group", reader["name"]),
             ("queue", reader["queue"]),
-            ("behind", f"{plural(reader['lagMessages'], 'message')}, {duration(reader['lagSeconds'])}"),
+            ("lag", f"{plural(reader['lagMessages'], 'message')}, {duration(reader['lagSeconds'])}"),
             ("epoch", str(reader["epoch"])),
             ("session", duration(reader["sessionSeconds"])),
             ("dead letters to", reader.get("deadLetterQueue", "-")),
@@ -188,7 +190,7 @@ def _show(reader: dict[str, Any]) -> None:
         for shard in reader["shards"]
     ]
     print()
-    print_table(("SHARD", "MEMBER", "COMMITTED", "NEWEST", "BEHIND", "FAILURES"), rows, right=("SHARD", "BEHIND"))
+    print_table(("SHARD", "MEMBER", "COMMITTED", "NEWEST", "LAG", "FAILURES"), rows, right=("SHARD", "LAG"))
 
 
 def _read(server: Server, arguments: argparse.Namespace) -> int:

@@ -30,7 +30,7 @@ _POLICY_FLAGS = {
     "steps": "number of workers from a depth on: 0:5/500:20/2000:50",
     "drain": "seconds in which the backlog must be drained",
     "sla": "maximum acceptable waiting time of a message, in seconds",
-    "lag": "messages that a reader group may be behind, per worker; needs --group",
+    "lag": "lag of a reader group, in messages per worker; needs --group",
     "rate": "messages per second that one worker completes (default: measured by --watch)",
     "up": "seconds between two increases (default 10)",
     "window": "seconds without a higher demand before the number is decreased (default 300)",

@@ -42,6 +42,7 @@ from batonq.node.catalog.topic_control import Topic, TopicControl
 from batonq.node.clock import Clock
 from batonq.node.jobs.job_control import JobControl
 from batonq.node.jobs.replay_scan import replay_page
+from batonq.node.messages.body_reader import BodyReader
 from batonq.node.messages.consumers import Consumers
 from batonq.node.messages.envelope import render
 from batonq.node.messages.large_payloads import LargePayloads
@@ -104,6 +105,7 @@ class Broker(JobControl, TopicControl):
         random_bytes: Callable[[int], bytes],
         route: Route | None = None,
         tracing: BrokerTracing | None = None,
+        threads: bool = True,
     ) -> None:
         self.dev = settings.dev
         self.purge_wait_ms = settings.purge_wait_ms
@@ -118,6 +120,7 @@ class Broker(JobControl, TopicControl):
         self._receipts = receipts
         self._random_bytes = random_bytes
         self._deliveries = Deliveries(loop, alarms, self._in_envelope)
+        self.bodies = BodyReader(threads=threads)
         self._tasks = Tasks()
         self._ports: dict[int, ShardPort] = {}
         self.empty_receives: dict[int, int] = {}  # receives of each queue that got no message, for metrics
@@ -174,7 +177,7 @@ class Broker(JobControl, TopicControl):
         port = self._ports.get(shard)
         if port is None:
             port = self._ports[shard] = LocalShard(
-                self._shards[shard], self._deliveries, self.reach, self.receive_matching
+                self._shards[shard], self._deliveries, self.reach, self.receive_matching, self.bodies
             )
         return port
 

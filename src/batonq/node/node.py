@@ -315,6 +315,7 @@ class Node:
             random_bytes=self.world.random_bytes,
             route=self._route(),
             tracing=self._tracing,
+            threads=self.world.threads,
         )
         self.broker.read_admin_token = self.admin_token
         self._use_payload_store(self.settings)
@@ -570,6 +571,7 @@ class Node:
             await asyncio.to_thread(self._tracing.close)
         if hasattr(self, "broker"):
             self.broker.payloads.close()
+            self.broker.bodies.close()
         await self._logs.close()
         self.ownership.close()
 

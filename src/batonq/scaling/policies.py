@@ -174,7 +174,7 @@ class Lag:
         if reading.lag is None:
             return None
         workers = _up(reading.lag / self.messages)
-        why = f"{reading.lag:,} messages behind ÷ {self.messages:g} messages per worker"
+        why = f"lag of {reading.lag:,} messages ÷ {self.messages:g} messages per worker"
         if reading.shards is not None and workers > reading.shards:
             plural = "" if reading.shards == 1 else "s"
             return Wish(reading.shards, f"{why}, but the queue has {reading.shards} shard{plural}")

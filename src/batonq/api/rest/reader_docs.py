@@ -8,7 +8,8 @@ READER_FIELDS = {
     "Reader.name": "Name of the group.",
     "from": (
         "Where the group begins: `start` (the oldest retained message), `end` (only new messages), or a time: RFC 3339 "
-        "with a time zone, or milliseconds since 1970. Times are compared by the second."
+        "with a time zone, or milliseconds since 1970. Times are compared by the second. A group that exists "
+        "stays where it is: use `:seek`."
     ),
     "ReaderSpec.deadLetterQueue": "Queue for messages that failed `maxFailures` times; without it none is skipped.",
     "Reader.deadLetterQueue": "Queue for messages that failed `maxFailures` times; absent: none is skipped.",

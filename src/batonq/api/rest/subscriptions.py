@@ -6,6 +6,7 @@ import asyncio
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
+from functools import partial
 from time import perf_counter
 from typing import cast
 from uuid import uuid4
@@ -33,9 +34,10 @@ from batonq.attribute_formats.arns import QueueName, queue_arn
 from batonq.attribute_formats.topic_arns import subscription_arn
 from batonq.core.catalog.topic_entries import SubscriptionEntry
 from batonq.core.payload import decode_attributes
-from batonq.core.topics.filters import ATTRIBUTES, parse_filter
-from batonq.core.topics.message_values import read_json
+from batonq.core.topics.filters import ATTRIBUTES, BODY, parse_filter
+from batonq.core.topics.message_values import read_json, read_json_yielding
 from batonq.errors import BatonError, InvalidInput, NotFound, SubscriptionExists
+from batonq.node.messages.body_reader import LARGE_BYTES
 from batonq.topic_attributes import FILTER_POLICY, FILTER_SCOPE, RAW_DELIVERY, REDRIVE_POLICY
 
 MATCHES_MAX = 1_000  # subscriptions in one answer
@@ -118,7 +120,10 @@ async def match_topic(call: Call) -> Answer:
     given = call.read(MatchSpec)
     encoded = attributes_from(given.attributes or {})
     attributes = {attribute.name: attribute for attribute in decode_attributes(encoded)}
-    parsed = read_json(_text(call, given))
+    body = _text(call, given)
+    bodies = call.broker.bodies
+    is_large = len(body) > LARGE_BYTES
+    parsed = await bodies.run(partial(read_json_yielding, body)) if is_large else read_json(body)
     entries = call.broker.subscriptions(topic.account, topic)
     call.request.cancellable = True
     found: list[Match] = []
@@ -130,7 +135,8 @@ async def match_topic(call: Call) -> Answer:
             began_s = perf_counter()
         reason = ""
         if entry.filter_policy:
-            reason = parse_filter(entry.filter_policy, entry.scope).mismatch(attributes, lambda: parsed)
+            match = partial(parse_filter(entry.filter_policy, entry.scope).mismatch, attributes, lambda: parsed)
+            reason = await bodies.run(match) if is_large and entry.scope == BODY else match()
         matched += not reason
         found.append(Match(entry.uuid, entry.queue.name, not reason, reason or UNSET))
     found.sort(key=lambda match: not match.matches)  # those that match first; it keeps the order otherwise

@@ -82,7 +82,8 @@ async def list_subscriptions_by_topic(
 
 
 def _listed(entries: list[SubscriptionEntry], token: str | None) -> SubscriptionsOutput:
-    found, following = page(entries, lambda entry: f"{entry.topic_name.name}/{entry.number:020d}", token)
+    # A space sorts before every character of a name, so that the keys are sorted as the names are.
+    found, following = page(entries, lambda entry: f"{entry.topic_name.name} {entry.number:020d}", token)
     shown = [
         Subscription(entry.arn, entry.topic_name.account, entry.protocol, queue_arn(*entry.queue), _topic_arn(entry))
         for entry in found

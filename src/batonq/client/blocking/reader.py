@@ -95,6 +95,7 @@ class Reader:
         """Create the group, or return it if it exists with the same settings.
 
         `start` is "start" (the oldest retained message), "end" (only new messages) or a time with a time zone.
+        A group that exists stays where it is; `seek` moves it.
         """
         value: dict[str, Any] = {"name": self.group, "from": start_text(start), "maxFailures": max_failures}
         value["sessionSeconds"] = session

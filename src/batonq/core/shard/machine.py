@@ -136,6 +136,8 @@ class Shard:
         self.schedule_moves_to = schedule_commands.moves_to
         self.begin_move = schedule_commands.begin_move
         self.adopt_schedule = schedule_commands.adopt_schedule
+        self.begin_create_reader = readers.begin_create
+        self.create_reader = readers.create_reader
         self.set_reader = readers.set_reader
         self.delete_reader = readers.delete_reader
         self.join_reader = readers.join
@@ -217,7 +219,6 @@ class Shard:
         self.retained_of = views.retained_of
         self.reader = readers.reader
         self.readers = readers.readers
-        self.is_new_reader = readers.is_new
         self.reader_assignment = readers.assignment
         self.retained_front = messages.retained_front
         self.leased_slots = views.leased_slots

@@ -11,7 +11,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from batonq.core.payload import Attribute
 from batonq.core.topics.conditions import (
@@ -28,7 +28,7 @@ from batonq.core.topics.conditions import (
     read_address,
 )
 from batonq.core.topics.filters import ATTRIBUTES, Alternative, Filter, Term
-from batonq.core.topics.message_values import AttributeValues, BodyValues, Scalar, parents_of
+from batonq.core.topics.message_values import AttributeValues, BodyValues, Paths, Scalar, parents_of
 from batonq.core.topics.ranges import RangeTable
 
 _COUNTED_MAX = 100  # overlapping ranges that are counted to estimate how crowded a key is
@@ -66,11 +66,18 @@ class FilterIndex:
         else:
             self._scope(filter).remove(number)
 
-    def matching(self, attributes: Mapping[str, Attribute], body: Callable[[], Any]) -> Sequence[int]:
+    @property
+    def body_paths(self) -> Paths | None:
+        """What the filters look at in a body: the same object until that may have changed. None: they look at no
+        body.
+        """
+        return self._body.paths if self._body else None
+
+    def matching(self, attributes: Mapping[str, Attribute], body: Callable[[Paths], BodyValues]) -> Sequence[int]:
         """The numbers of the subscriptions that get a message, ascending.
 
-        `body` returns the parsed JSON body, or None if the body is not JSON. It is called at most once, and only if
-        some subscription filters on the body.
+        `body` returns the values of the body. It is called at most once, and only if some subscription filters on the
+        body.
         """
         found: set[int] = set()
         if self._attributes:
@@ -78,9 +85,9 @@ class FilterIndex:
             if values:
                 self._attributes.matching(values, found)
         if self._body:
-            parsed = body()
-            if isinstance(parsed, dict):
-                self._body.matching(BodyValues(parsed, self._body.paths, self._body.parents), found)
+            read = body(self._body.paths)
+            if read.is_object:
+                self._body.matching(read, found)
         if not found:
             return tuple(self._unfiltered)
         return sorted((*found, *self._unfiltered))
@@ -104,8 +111,9 @@ class _ScopeIndex:
     """The filters of one scope."""
 
     def __init__(self) -> None:
-        self.paths: Counter[str] = Counter()  # that some filter names
-        self.parents: Counter[str] = Counter()
+        self._named: Counter[str] = Counter()  # paths that some filter names
+        self._parents: Counter[str] = Counter()
+        self._paths: Paths | None = None
         self._entries: dict[int, list[_Entry]] = {}
         self._keys: dict[str, _KeyIndex] = {}
         self._always: set[_Entry] = set()  # satisfied by a missing key, so no value leads to them
@@ -113,12 +121,20 @@ class _ScopeIndex:
     def __bool__(self) -> bool:
         return bool(self._entries)
 
+    @property
+    def paths(self) -> Paths:
+        """A copy, because a thread may use it while filters change."""
+        if self._paths is None:
+            self._paths = Paths(frozenset(self._named), frozenset(self._parents))
+        return self._paths
+
     def put(self, number: int, filter: Filter) -> None:
+        self._paths = None
         entries = self._entries[number] = [_Entry(number, terms) for terms in filter.alternatives]
         for entry in entries:
             for term in entry.terms:
-                self.paths[term.path] += 1
-                self.parents.update(parents_of(term.path))
+                self._named[term.path] += 1
+                self._parents.update(parents_of(term.path))
             entry.filed = self._choose(entry.terms)
             if entry.filed is None:
                 self._always.add(entry)
@@ -126,11 +142,12 @@ class _ScopeIndex:
                 self._keys.setdefault(entry.filed.path, _KeyIndex()).put(entry, entry.filed.conditions)
 
     def remove(self, number: int) -> None:
+        self._paths = None
         for entry in self._entries.pop(number):
             for term in entry.terms:
-                _decrease(self.paths, term.path)
+                _decrease(self._named, term.path)
                 for parent in parents_of(term.path):
-                    _decrease(self.parents, parent)
+                    _decrease(self._parents, parent)
             if entry.filed is None:
                 self._always.remove(entry)
                 continue

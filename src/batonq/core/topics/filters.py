@@ -28,7 +28,7 @@ from batonq.core.topics.conditions import (
     Range,
     Suffix,
 )
-from batonq.core.topics.message_values import AttributeValues, BodyValues, Scalar, parents_of, scalar
+from batonq.core.topics.message_values import AttributeValues, BodyValues, Paths, Scalar, parents_of, scalar
 from batonq.errors import InvalidInput
 
 ATTRIBUTES = "MessageAttributes"
@@ -69,14 +69,12 @@ class Filter:
 
     scope: str
     alternatives: tuple[Alternative, ...]
-    paths: frozenset[str] = field(init=False)
-    parents: frozenset[str] = field(init=False)  # the paths above them
+    paths: Paths = field(init=False)
 
     def __post_init__(self) -> None:
-        paths = frozenset(term.path for terms in self.alternatives for term in terms)
-        object.__setattr__(self, "paths", paths)
-        parents = frozenset(parent for path in paths for parent in parents_of(path))
-        object.__setattr__(self, "parents", parents if self.scope == BODY else frozenset())
+        named = frozenset(term.path for terms in self.alternatives for term in terms)
+        parents = frozenset(parent for path in named for parent in parents_of(path)) if self.scope == BODY else ()
+        object.__setattr__(self, "paths", Paths(named, parents))
 
     @property
     def matches_all(self) -> bool:
@@ -99,7 +97,7 @@ class Filter:
             parsed = body()
             if not isinstance(parsed, dict):
                 return "The message body is not a JSON object."
-            values = BodyValues(parsed, self.paths, self.parents)
+            values = BodyValues(parsed, self.paths)
         failed = [next((term.path for term in terms if not term.holds(values)), None) for terms in self.alternatives]
         if None in failed:
             return ""

@@ -10,7 +10,9 @@ import json
 import math
 from collections.abc import Container, Mapping, Sequence
 from enum import Enum
-from typing import Any, NoReturn, TypeAlias
+from itertools import islice
+from json.scanner import py_make_scanner  # type: ignore[attr-defined]
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from batonq.core.payload import Attribute
 
@@ -29,6 +31,7 @@ Scalar: TypeAlias = str | int | float | Truth | None
 
 _TRUTHS = {True: Truth.TRUE, False: Truth.FALSE}
 _NOTHING: tuple[Scalar, ...] = ()
+_SIMPLE = {str, int, float}
 
 
 def scalar(value: Any) -> Scalar:
@@ -52,6 +55,20 @@ def read_json(text: str | bytes) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_yielding = json.JSONDecoder(parse_constant=_refuse_constant)
+_yielding.scan_once = py_make_scanner(_yielding)  # type: ignore[attr-defined]
+
+
+def read_json_yielding(text: bytes) -> Any:
+    """The same for a thread beside the event loop: it is slower, but other threads can run in between. The decoder in C
+    keeps the interpreter until it has read the whole text.
+    """
+    try:
+        return _yielding.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None
 
 
 class AttributeValues:
@@ -103,15 +120,23 @@ def _float(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
+class Paths(NamedTuple):
+    """What filters look at in a body."""
+
+    named: Container[str]  # the keys that filters name, joined with dots
+    parents: Container[str]  # the paths above those
+
+
 class BodyValues:
     """The values of a JSON body at the paths that filters name. A path is the keys joined with dots."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_found", "is_object")
 
-    def __init__(self, body: Any, paths: Container[str], parents: Container[str]) -> None:
+    def __init__(self, body: Any, paths: Paths) -> None:
         self._found: dict[str, Sequence[Scalar]] = {}
-        if isinstance(body, dict):
-            self._collect(body, paths, parents)
+        self.is_object = isinstance(body, dict)
+        if self.is_object:
+            self._collect(body, *paths)
 
     def names(self) -> Sequence[str]:
         return [*self._found]
@@ -120,7 +145,7 @@ class BodyValues:
         """The values at this path; none if the body has none there."""
         return self._found.get(path, _NOTHING)
 
-    def _collect(self, body: dict[str, Any], paths: Container[str], parents: Container[str]) -> None:
+    def _collect(self, body: dict[str, Any], named: Container[str], parents: Container[str]) -> None:
         """Walk only along paths that some filter names: the work is bounded by the size of the body."""
         found: dict[str, list[Scalar]] = {}
         level = [("", body)]
@@ -129,7 +154,7 @@ class BodyValues:
             for prefix, node in level:
                 for key, child in node.items():
                     path = prefix + key
-                    if path in paths:
+                    if path in named:
                         found.setdefault(path, []).extend(_scalars(child))
                     if path in parents:
                         below.extend((path + ".", inner) for inner in _leaves(child) if isinstance(inner, dict))
@@ -145,13 +170,37 @@ def parents_of(path: str) -> Sequence[str]:
     return [".".join(parts[:end]) for end in range(1, len(parts))]
 
 
+class ReadBody(bytes):
+    """A large body whose values were read before, on a thread. They count as long as the filters name the same
+    paths.
+    """
+
+    paths: Paths
+    values: BodyValues
+
+
+def read_body(body: bytes, paths: Paths) -> ReadBody:
+    """Called on a thread."""
+    read = ReadBody(body)
+    read.paths, read.values = paths, BodyValues(read_json_yielding(body), paths)
+    return read
+
+
+def body_values(body: bytes, paths: Paths) -> BodyValues:
+    if isinstance(body, ReadBody) and body.paths is paths:
+        return body.values
+    return BodyValues(read_json(body), paths)
+
+
 def _scalars(value: Any) -> Sequence[Scalar]:
+    if type(value) is list and len(value) > VALUES_MAX and len(types := {*map(type, value)}) == 1 and types <= _SIMPLE:
+        value = [*dict.fromkeys(value)]  # long lists often repeat a few values
     values = [scalar(leaf) for leaf in _leaves(value) if not isinstance(leaf, dict)]
     return values if len(values) <= VALUES_MAX else _distinct(values)
 
 
 def _distinct(values: Sequence[Scalar]) -> Sequence[Scalar]:
-    return [*dict.fromkeys(values)][:VALUES_MAX]
+    return [*islice(dict.fromkeys(values), VALUES_MAX)]
 
 
 def _leaves(value: Any) -> Sequence[Any]:

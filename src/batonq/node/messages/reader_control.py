@@ -19,7 +19,7 @@ from batonq.core.payload import STORED, Attribute, decode_attributes, encode_att
 from batonq.core.positions import position_text
 from batonq.core.shard.commands.readers import Assignment
 from batonq.core.shard.state.readers import GroupSettings, Reader, Start
-from batonq.errors import BatonError, InvalidInput, PayloadDamaged, PositionInvalid, ReaderDoesNotExist
+from batonq.errors import BatonError, InvalidInput, PayloadDamaged, PositionInvalid, ReaderDoesNotExist, StaleMember
 from batonq.node.catalog.queue_control import Queue
 from batonq.node.messages.group_reading import Fetched, ReaderView
 from batonq.node.messages.retained_reader import BYTES_MAX, RetainedMessage, RetainedPage
@@ -30,6 +30,8 @@ SKIPS_MAX = 100  # failed positions that one fetch skips
 NO_POSITION = -1
 RETRY_MS = 1_000  # how long a fetch waits before a message whose body is lost is tried again
 NO_DEAD_LETTER_QUEUE = "The reader group has no dead-letter queue for it. Seek past it."
+CREATIONS_MAX = 8  # attempts to create a group that other requests create at the same time
+CREATION_PAUSE_S = 0.01  # before the second attempt, then doubled
 
 
 class Ask(Protocol):
@@ -81,26 +83,33 @@ class ReaderControl:
 
     async def create(self, queue: Queue, group: str, settings: GroupSettings, start: Start) -> tuple[GroupView, bool]:
         """Create a group; returns it, and whether it is new. Raises NotRetained, ReaderExists, OverLimit."""
-        first = queue.shards[0]
         dead = self._queue_by_number(settings.dead_letter_queue) if settings.dead_letter_queue else None
         if dead is not None and dead.fifo != queue.fifo:
             kind = "a FIFO" if queue.fifo else "a standard"
             raise InvalidInput(f"The dead-letter queue of a reader group on {kind} queue must be {kind} queue too.")
-        is_new = await self._is_new(queue, group, settings)
-        if is_new:
-            created_ms = self._now_ms()
-            for shard in reversed(queue.shards[1:]):
-                await self._set(queue, shard, group, created_ms, settings, start, created_ms)
-            # The first shard is the last: before that, the group does not exist. Another request may have created it
-            # meanwhile, and its members may have committed positions already.
-            own = await self._set(queue, first, group, created_ms, settings, start, created_ms, only_new=True)
-            is_new = own.reader.created_ms == created_ms
-            await self._is_new(queue, group, settings)
+        tries = 0
+        while True:
+            try:
+                is_new = await self._create(queue, group, settings, start)
+                break
+            except StaleMember:
+                tries += 1
+                if tries == CREATIONS_MAX:
+                    raise
+                await asyncio.sleep(CREATION_PAUSE_S * 2**tries)
         return await self.get(queue, group), is_new
 
-    async def _is_new(self, queue: Queue, group: str, settings: GroupSettings) -> bool:
-        """Raises ReaderExists if the group exists with other settings."""
-        return await self._ask(queue, queue.shards[0], lambda port: port.reader_is_new(queue.number, group, settings))
+    async def _create(self, queue: Queue, group: str, settings: GroupSettings, start: Start) -> bool:
+        """Returns whether the group is new. Raises StaleMember if another request creates it at the same time."""
+        first, number = queue.shards[0], queue.number
+        created_ms = await self._ask(queue, first, lambda port: port.reader_begin_create(number, group, settings))
+        if not created_ms:
+            return False
+        for shard in reversed(queue.shards[1:]):
+            await self._set(queue, shard, group, created_ms, settings, start, created_ms)
+        # The first shard is the last: before that, the group does not exist.
+        await self._ask(queue, first, lambda port: port.reader_create(number, group, created_ms, settings, start))
+        return True
 
     async def _set(
         self,

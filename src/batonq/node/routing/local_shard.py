@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from batonq.core.commands import Arrival, Command, Counters, ExactCounters, Job, Leases, Receive
+from batonq.core.commands import Arrival, Command, Counters, ExactCounters, Job, Leases, Receive, Send
 from batonq.core.payload import Payload
 from batonq.core.schedule import Schedule
 from batonq.core.shard.commands.operator import Destination
@@ -15,10 +15,12 @@ from batonq.core.shard.commands.readers import Assignment
 from batonq.core.shard.state.job_book import REPLAY
 from batonq.core.shard.state.readers import GroupSettings, Start
 from batonq.core.spread import Hint
+from batonq.core.topics.message_values import Paths
 from batonq.errors import BatonError
 from batonq.node.jobs.redrive_scan import Sample, examine_all
 from batonq.node.jobs.replay_scan import replay_preview
 from batonq.node.messages import group_reading, operator_actions
+from batonq.node.messages.body_reader import BodyReader, is_large
 from batonq.node.messages.dead_letter_groups import DeadLetters, group_dead_letters
 from batonq.node.messages.group_reading import Fetched, ReaderView
 from batonq.node.messages.lease_holders import Holding, lease_holders
@@ -44,11 +46,13 @@ class LocalShard:
         deliveries: Deliveries,
         reach: Callable[[ShardHost, int, int], Awaitable[None]],
         matching: Callable[..., Awaitable[list[tuple[int, Delivery]]]],
+        bodies: BodyReader,
     ) -> None:
         self._host = keeper.host
         self._deliveries = deliveries
         self._reach = reach
         self._matching = matching
+        self._bodies = bodies
         self._number = keeper.number
         self._tasks = Tasks()
         self._retained = RetainedReader(deliveries.render)
@@ -61,9 +65,25 @@ class LocalShard:
         except BatonError as problem:
             done(problem)
             return None
+        if isinstance(command, Send):
+            topic = host.shard.topics.get(command.queue)
+            paths = topic.index.body_paths if topic is not None else None
+            if paths is not None and is_large(command):
+                self._tasks.spawn(self._publish_large(command, paths, done))
+                return None
         if not isinstance(command, Receive):
             return host.submit(command, done)
         return host.submit(command, partial(self._deliver, host, command, done))
+
+    async def _publish_large(self, command: Send, paths: Paths, done: Done) -> None:
+        """Publish messages whose bodies take long to read for the topic's filters."""
+        try:
+            command = await self._bodies.read(command, paths)
+            host = self._host()
+        except Exception as problem:
+            tell(done, client_error(problem))
+        else:
+            host.submit(command, done)
 
     def _deliver(self, host: ShardHost, command: Receive, done: Done, outcome: Leases | BatonError) -> None:
         """Read the messages of committed leases. Messages that cannot be handed over are given back."""
@@ -256,11 +276,18 @@ class LocalShard:
         await committed(host)
         return view
 
-    async def reader_is_new(self, queue: int, group: str, settings: GroupSettings) -> bool:
+    async def reader_begin_create(self, queue: int, group: str, settings: GroupSettings) -> int:
         host = self._host()
-        is_new = host.shard.is_new_reader(queue, group, settings)
+        created_ms = host.run(host.shard.begin_create_reader, queue, group, settings, host.admit())
         await committed(host)
-        return is_new
+        return created_ms
+
+    async def reader_create(
+        self, queue: int, group: str, created_ms: int, settings: GroupSettings, start: Start
+    ) -> None:
+        host = self._host()
+        host.run(host.shard.create_reader, queue, group, created_ms, settings, start, host.admit())
+        await committed(host)
 
     async def reader_set(
         self,

@@ -124,8 +124,17 @@ class ShardOperations(Protocol):
     async def reader(self, queue: int, group: str) -> ReaderView:
         """Raises ReaderDoesNotExist."""
 
-    async def reader_is_new(self, queue: int, group: str, settings: GroupSettings) -> bool:
-        """Raises ReaderExists if the group exists with other settings."""
+    async def reader_begin_create(self, queue: int, group: str, settings: GroupSettings) -> int:
+        """Reserve a name on the queue's first shard; returns `created_ms`, or 0 if the group exists. Raises
+        ReaderExists if it exists with other settings.
+        """
+
+    async def reader_create(
+        self, queue: int, group: str, created_ms: int, settings: GroupSettings, start: Start
+    ) -> None:
+        """Create a group on the queue's first shard, after the others. Raises StaleMember if another request has
+        reserved the name since.
+        """
 
     async def reader_set(
         self,

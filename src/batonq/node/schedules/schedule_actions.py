@@ -106,7 +106,10 @@ async def move_schedules(host: ShardHost, port: Callable[[int], Adopter]) -> Non
     there, then removed here. After a crash the rest is done again, which changes nothing that is already done.
     """
     shard = host.shard
-    for schedule in [*shard.schedules]:
+    for queue, name in [(schedule.queue, schedule.name) for schedule in shard.schedules]:
+        schedule = shard.schedules.find(queue, name)
+        if schedule is None:
+            continue  # it was deleted, perhaps with its queue, while another one was moved
         to = schedule.moving_to if schedule.moving_to != STAYS else shard.schedule_moves_to(schedule)
         if to != STAYS:
             with suppress(BatonError):  # the next step of the maintenance tries again

@@ -74,15 +74,15 @@ def history_sentence(retained_s: float, readers: Any) -> tuple[str, Level]:
     kept = f"Every message is kept for {formats.duration(retained_s)}, deleted or not"
     if isinstance(readers, Problem) or not readers["readers"]:
         return f"{kept}; no reader group reads it.", "plain"
-    behind = [one for one in readers["readers"] if one["lagSeconds"] >= LATE_S and one["lagMessages"]]
-    if behind:
-        worst = max(behind, key=lambda one: float(one["lagSeconds"]))
+    late = [one for one in readers["readers"] if one["lagSeconds"] >= LATE_S and one["lagMessages"]]
+    if late:
+        worst = max(late, key=lambda one: float(one["lagSeconds"]))
         lag = f"{formats.plural(worst['lagMessages'], 'message')} and {formats.duration(worst['lagSeconds'])}"
-        return f"{kept}; reader group {worst['name']} is {lag} behind.", "warning"
+        return f"{kept}; the lag of reader group {worst['name']} is {lag}.", "warning"
     count = formats.plural(len(readers["readers"]), "reader group")
     slowest_s = max(float(one["lagSeconds"]) for one in readers["readers"])
     if any(one["lagMessages"] for one in readers["readers"]):
-        return f"{kept}; {count}, at most {formats.duration(slowest_s)} behind.", "ok"
+        return f"{kept}; {count}, with a lag of at most {formats.duration(slowest_s)}.", "ok"
     return f"{kept}; {count} in step.", "ok"
 
 
@@ -134,9 +134,9 @@ async def _group_page(view: View, form: dict[str, str] | None = None, wrong: dic
 def group_sentence(group: dict[str, Any]) -> tuple[str, Level]:
     failing = next((one for one in group["shards"] if one.get("failures")), None)
     lag = group["lagMessages"]
-    state = "In step: it has read everything" if not lag else f"{formats.plural(lag, 'message')} to read"
+    state = "In step: it has read everything" if not lag else f"The lag is {formats.plural(lag, 'message')}"
     if lag and group["lagSeconds"]:
-        state += f", {formats.duration(group['lagSeconds'])} behind"
+        state += f" and {formats.duration(group['lagSeconds'])}"
     if lag and not group["members"]:
         return f"{state}, and nobody reads: the group has no members.", "warning"
     if failing is not None:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
 from operator import add, or_
-from typing import Any
 
 from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import key_hash, message_id
@@ -49,7 +48,7 @@ from batonq.core.shard.state.messages import Messages
 from batonq.core.shard.state.queue_state import QueueState
 from batonq.core.shard.state.topics import TopicState
 from batonq.core.spread import takes
-from batonq.core.topics.message_values import read_json
+from batonq.core.topics.message_values import BodyValues, Paths, body_values
 from batonq.core.topics.subscription import Subscription
 from batonq.errors import BatonError, InvalidInput, OverLimit, TopicDoesNotExist
 from batonq.priorities import NORMAL_PRIORITY
@@ -246,7 +245,7 @@ class Publishing:
         if not topic.filtered:
             return topic.index.matching({}, _no_body)
         content = _Content(command, at)
-        return topic.index.matching(content.attributes, content.parsed)
+        return topic.index.matching(content.attributes, content.body_values)
 
     def _write(
         self,
@@ -536,9 +535,10 @@ class _Content:
         encoded = self._command.attributes[self._at] if self._command.attributes else b""
         return {attribute.name: attribute for attribute in decode_attributes(encoded)}
 
-    def parsed(self) -> Any:
-        return read_json(self._command.bodies[self._at])
+    def body_values(self, paths: Paths) -> BodyValues:
+        return body_values(self._command.bodies[self._at], paths)
 
 
-def _no_body() -> None:
+def _no_body(paths: Paths) -> BodyValues:
     """Not called: no subscription has a filter."""
+    raise AssertionError(paths)

@@ -31,6 +31,7 @@ from batonq.queue_attributes import RETAIN, mention
 SEEK_MS = 10_000  # a seek that was not finished by then, because its node died, no longer stops the members
 EPOCH_AHEAD_MS = 86_400_000  # by which another shard's clock, from which an epoch is, may be ahead of this shard's
 SEEN_MAX = 10_000  # groups whose members' deadlines are kept before those of groups that are gone are dropped
+_CREATED_TWICE = "Another request creates the reader group {group!r} at the same time. Retry."
 
 
 @dataclass(slots=True)
@@ -53,6 +54,8 @@ class ReaderCommands:
         self.expiry = expiry
         # soft: until when each member's session lasts; a new owner begins all sessions anew
         self._sessions: dict[tuple[int, str], dict[str, int]] = {}
+        # soft: which request may create each group; a new owner knows none, so that all begin again
+        self._creations: dict[tuple[int, str], int] = {}
 
     # --- records ------------------------------------------------------------------------------------
 
@@ -123,6 +126,37 @@ class ReaderCommands:
 
     # --- the group ------------------------------------------------------------------------------------
 
+    def begin_create(self, queue: int, group: str, settings: GroupSettings, now: int) -> int:
+        """Reserve the name of a group for a request. Returns the group's `created_ms`, or 0 if the group exists. A
+        later request takes the name over, so that of several requests only one creates the group.
+
+        Raises ReaderExists if the group exists with other settings.
+        """
+        known = (self.messages.queue_state(queue).readers or {}).get(group)
+        if known is not None and known.settings != settings:
+            raise ReaderExists(
+                f"Reader group {group!r} already exists with other settings. Delete it first, or use another name."
+            )
+        if known is not None:
+            return 0
+        if len(self._creations) >= SEEN_MAX:
+            self._creations.clear()  # requests that are in progress begin again
+        created_ms = max(now, self._creations.get((queue, group), 0) + 1)
+        self._creations[queue, group] = created_ms
+        return created_ms
+
+    def create_reader(
+        self, queue: int, group: str, created_ms: int, settings: GroupSettings, start: Start, now: int
+    ) -> Reader:
+        """Create a group on the shard that coordinates it, after all others. Raises StaleMember if the name is no
+        longer reserved for this request.
+        """
+        if self._creations.get((queue, group)) != created_ms:
+            raise StaleMember(_CREATED_TWICE.format(group=group))
+        reader = self.set_reader(queue, group, created_ms, settings, start, created_ms, False, now)
+        del self._creations[queue, group]
+        return reader
+
     def set_reader(
         self,
         queue: int,
@@ -137,7 +171,8 @@ class ReaderCommands:
         """Create a group on this shard, or set its position in a seek. Members of earlier epochs are refused from now
         on. `only_new`: a group that exists here keeps its position.
 
-        Raises StaleMember if members have been given shards since the seek began.
+        Raises StaleMember if members have been given shards since the seek began, or if a later request has created
+        the group. What an incomplete deletion has left of an earlier group is replaced.
         """
         now = self.expiry.begin(now)
         state = self.messages.queue_state(queue)
@@ -148,21 +183,14 @@ class ReaderCommands:
         reader = Reader(group, created_ms, settings, epoch, epoch, position)
         if known is not None and only_new:
             return known
+        if known is not None and known.created_ms > created_ms:
+            raise StaleMember(_CREATED_TWICE.format(group=group))
         if known is not None and known.created_ms == created_ms:
             if known.epoch > epoch:
                 raise StaleMember(f"The members of reader group {group!r} have changed during the seek. Seek again.")
             reader.group_epoch, reader.seeking_until_ms = known.group_epoch, known.seeking_until_ms
             reader.members = known.members
         return self._set(state, reader, now)
-
-    def is_new(self, queue: int, group: str, settings: GroupSettings) -> bool:
-        """Whether a group does not exist yet. Raises ReaderExists if it exists with other settings."""
-        known = (self.messages.queue_state(queue).readers or {}).get(group)
-        if known is not None and known.settings != settings:
-            raise ReaderExists(
-                f"Reader group {group!r} already exists with other settings. Delete it first, or use another name."
-            )
-        return known is None
 
     def delete_reader(self, queue: int, group: str, now: int) -> None:
         now = self.expiry.begin(now)
@@ -227,6 +255,8 @@ class ReaderCommands:
         seeking_until_ms = 0 if ended else reader.seeking_until_ms
         epoch = self._next_epoch(reader, now)
         changed = replace(reader, group_epoch=epoch, members=after, seeking_until_ms=seeking_until_ms)
+        if ended:  # it may have set some positions, or set them later
+            changed.reset_epoch = max(reader.group_epoch, reader.reset_epoch)
         return self._set(queue, changed, now)
 
     @staticmethod

@@ -74,9 +74,23 @@ class FanOut:
         else:
             group, sequence = self.fanned[slot][1], self.columns.sequence[slot]
             shard = self.transfers.place(
-                subscription.queue, subscription.shard, subscription.spread, subscription.fifo, group, sequence, slot
+                subscription.queue,
+                subscription.shard,
+                subscription.spread,
+                subscription.fifo,
+                group,
+                sequence,
+                slot,
+                self._rounds(slot, subscription),
             )
             self.transfers.owe(slot, shard, subscription.queue, Reason.FANOUT, now)
+
+    def _rounds(self, slot: int, subscription: Subscription) -> int:
+        """How often a copy has been refused by all its destinations: by its queue, and by the dead-letter queue if
+        there is one. Each round asks the next shard of each queue.
+        """
+        refusals = self.transfers.refusals.get(slot, 0)
+        return refusals // 2 if subscription.dead_letter_queue not in (0, MISSING_QUEUE) else refusals
 
     def lineage(self, queue: QueueState, slot: int, to: int, now: int) -> Lineage:
         """What a copy takes along: nothing on its way to its queue, where it comes from on its way to a dead-letter
@@ -127,6 +141,8 @@ class FanOut:
         elif to == subscription.dead_letter_queue:
             if verdict == Reason.REFUSED_MOVED and subscription.dead_letter_fifo:
                 self._owe_dead_letter(slot, subscription, now, passed=slot)
+        elif to != subscription.queue:
+            pass  # the subscription has other queues by now, which the next retry asks
         elif verdict != Reason.REFUSED_MOVED:
             self._refused(queue, slot, subscription, verdict, now)
 
@@ -150,6 +166,7 @@ class FanOut:
             self.fanned[slot][1],
             self.columns.sequence[slot],
             passed,
+            self._rounds(slot, subscription),
         )
         if passed == NIL or shard != self.transfers.passed[slot] & 0xFFFF:
             self.transfers.owe(slot, shard, to, Reason.FANOUT, now)

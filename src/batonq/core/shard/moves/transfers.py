@@ -83,9 +83,20 @@ class Transfers:
         fifo = self.queues[self.columns.queue[slot]].fifo
         return self.place(to, shard, spread, fifo, self.messages.group_of(slot) if fifo else 0, self.number, slot)
 
-    def place(self, to: int, shard: int, spread: str, fifo: bool, group: int, turn: int, slot: int = NIL) -> int:
+    def place(
+        self,
+        to: int,
+        shard: int,
+        spread: str,
+        fifo: bool,
+        group: int,
+        turn: int,
+        slot: int = NIL,
+        refusals: int | None = None,
+    ) -> int:
         """The same for a message that is not stored here yet, or not in a queue of its destination's type. If this
-        shard has nothing of a standard queue, `turn` chooses the first shard.
+        shard has nothing of a standard queue, `turn` chooses the first shard. `refusals` are those of this queue, if
+        others have refused the message too.
         """
         if not spread:
             return shard
@@ -98,7 +109,7 @@ class Transfers:
             return way[min(way.index(passed & 0xFFFF) + 1, len(way) - 1)]
         taking = there.taking
         start = taking.index(self.number) if self.number in taking else turn
-        return taking[(start + self.refusals.get(slot, 0)) % len(taking)]
+        return taking[(start + (self.refusals.get(slot, 0) if refusals is None else refusals)) % len(taking)]
 
     def _goes_on(self, queue: QueueState, slot: int, shard: int, to: int, reason: int) -> bool:
         """Whether the queue has another shard to ask, after one answered that the message's group has moved."""

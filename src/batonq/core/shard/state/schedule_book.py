@@ -46,19 +46,30 @@ class ScheduleBook:
     def next_due(self) -> int | None:
         """The first due time of a schedule; None if no schedule will fire."""
         while self._due:
-            due_ms, queue, name = self._due[0]
-            schedule = self.find(queue, name)
-            if schedule is not None and schedule.fires and schedule.next_ms == due_ms:
-                return due_ms
+            if self._current(self._due[0]) is not None:
+                return self._due[0][0]
             heappop(self._due)
         return None
 
     def due(self, now: int, limit: int) -> list[Schedule]:
         """At most `limit` schedules that are due, the first one first."""
-        if (first := self.next_due()) is None or first > now:
-            return []
-        found = [schedule for schedule in self if schedule.fires and schedule.next_ms <= now]
-        return sorted(found, key=lambda one: (one.next_ms, one.queue, one.name))[:limit]
+        found: list[Schedule] = []
+        entries: list[tuple[int, int, str]] = []
+        while self._due and self._due[0][0] <= now and len(found) < limit:
+            entry = heappop(self._due)
+            schedule = self._current(entry)
+            if schedule is not None and entry not in entries[-1:]:
+                found.append(schedule)
+                entries.append(entry)
+        for entry in entries:
+            heappush(self._due, entry)
+        return found
+
+    def _current(self, entry: tuple[int, int, str]) -> Schedule | None:
+        """The schedule of an entry, if it fires at that time."""
+        due_ms, queue, name = entry
+        schedule = self.find(queue, name)
+        return schedule if schedule is not None and schedule.fires and schedule.next_ms == due_ms else None
 
     # --- records -----------------------------------------------------------------------------------------
 
