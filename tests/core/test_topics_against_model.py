@@ -24,7 +24,7 @@ from tests.core.rig import Rig, assert_same_state, claim, deliver
 from tests.support import ask
 from tests.support.profile import FULL
 
-HISTORIES = 300 if FULL else 40
+HISTORIES = 200 if FULL else 40
 TOPIC, FIFO_TOPIC = 1, 2
 TOPICS = (TOPIC, FIFO_TOPIC)
 # queue → its shard; 10 to 13 standard, 20 to 23 FIFO; 13 and 23 are dead-letter queues

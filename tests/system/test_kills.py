@@ -13,7 +13,7 @@ from random import Random
 
 from tests.system.process import STOP_TIMEOUT_S, Client, NotAnswered, ServerProcess, baton
 
-ROUNDS = 50
+ROUNDS = 30
 WORKERS = 3
 LEASE_S = 36_000
 AUDIT_TIMEOUT_S = 1_800
@@ -109,7 +109,7 @@ def check_leases(client: Client, queue: str, ledger: Ledger, random: Random) -> 
         ledger.deleted.add(body)
 
 
-def test_fifty_kills_lose_nothing_and_keep_every_lease(tmp_path: Path) -> None:
+def test_thirty_kills_lose_nothing_and_keep_every_lease(tmp_path: Path) -> None:
     ledger = Ledger()
     for seed in range(ROUNDS):
         one_round(tmp_path, ledger, seed)
