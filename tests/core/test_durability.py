@@ -150,7 +150,7 @@ def test_the_numbers_of_a_fifo_queue_rise_when_it_leaves_a_shard() -> None:
     assert (left.shards, left.left, left.link.spread) == ((2,), 1, "")
     shard = Shard(2)
     shard.set_policy(left.policy, T0)
-    assert shard.numbers_from(queue.number) == 1 << NUMBER_BITS and not shard.holds_moved(queue.number)
+    assert shard.numbers_from(queue.number) == 1 << NUMBER_BITS and not shard.holds_moved(queue.number, T0)
     assert left.spread.place_of_number(7) == (0, 0), "what was on the other shard comes before all that is left"
     assert left.spread.place_of_number(1 << NUMBER_BITS | 7) == (0, 7)
     back = made.catalog.set_attributes(queue.number, {"Baton.Durability": ""}, T0)

@@ -299,12 +299,12 @@ def test_a_schedule_moves_with_its_group() -> None:
     bench.shard.set_policy(policy, bench.now)
     stays = bench.shard.schedules.find(1, "a")
     assert stays is not None and bench.shard.schedule_moves_to(stays) == STAYS
-    assert bench.shard.holds_moved(1)
+    assert bench.shard.holds_moved(1, bench.now)
     for _ in range(2):
         for lease in bench.receive(1):
             bench.delete(1, lease)
     assert bench.shard.schedule_moves_to(stays) == 2
-    assert bench.shard.holds_moved(1), "the schedule must not be forgotten with the shard"
+    assert bench.shard.holds_moved(1, bench.now), "the schedule must not be forgotten with the shard"
     bench.later(RATE_MS)
     waits = bench.shard.fire(1, "a", due(stays), body("x", group=group), bench.now)
     assert waits is not None and waits.why_code == NotOwner.code
@@ -319,7 +319,7 @@ def test_a_schedule_moves_with_its_group() -> None:
         adopted = there.shard.adopt_schedule(moving, there.now)
     assert adopted.fires and adopted.next_ms == moving.next_ms and not adopted.why
     bench.shard.delete_schedule(1, "a", bench.now)
-    assert not bench.shard.holds_moved(1)
+    assert not bench.shard.holds_moved(1, bench.now)
     assert there.shard.fire(1, "a", due(adopted), body("x", group=group), there.now) is not None
     again = there.shard.adopt_schedule(moving, there.now)
     assert again.fired == 2, "what has happened since is not undone"
@@ -336,7 +336,7 @@ def test_a_schedule_of_a_standard_queue_moves_when_the_queue_leaves() -> None:
     assert bench.shard.schedule_moves_to(one) == STAYS
     left = even((0,)).moved((4, 5))
     bench.shard.set_policy(QueuePolicy(1, "tenant", "q1", spread=left.text()), bench.now)
-    assert bench.shard.schedule_moves_to(one) == 4 and bench.shard.holds_moved(1)
+    assert bench.shard.schedule_moves_to(one) == 4 and bench.shard.holds_moved(1, bench.now)
     bench.check()
 
 

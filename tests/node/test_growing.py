@@ -257,7 +257,7 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
             await work(20)
             queue = node.broker.queue(ACCOUNT, "wide.fifo")
             for shard in queue.shards:  # as if nothing counted any more: none of what is sent is sent again
-                if not node.shards[shard].host().shard.holds_moved(queue.number):
+                if not node.shards[shard].host().shard.holds_moved(queue.number, node.broker.now_ms()):
                     await node.catalog.change(Catalog.settle_spread, queue.number, shard)
             while queue.before:
                 for shard in queue.shards:

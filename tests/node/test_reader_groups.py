@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batonq.core.catalog.placement import Placement
 from batonq.core.shard.commands.readers import Assignment
 from batonq.core.shard.state.readers import GroupSettings, Start
 from batonq.errors import BatonError, InvalidInput, ReaderExists, StaleMember
@@ -211,6 +212,36 @@ def test_a_seek_that_takes_longer_than_the_members_wait_is_not_undone_by_them(
         assert {part.shard: part.reader.position for part in view.parts}[last] == here[0] - 1
         assert again.shards and again.epoch > again.reset_epoch > own.epoch  # so the member forgets what it fetched
         assert [message.position for shard, message in await member.fetch(node, queue, 100) if shard == last] == here
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_group_stays_when_its_queue_leaves_the_first_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first shard coordinates the group. No member has read from the new shard when the first one is given up."""
+    monkeypatch.setattr(Placement, "replicas_of", lambda self, shard: 3 if shard == 1 else 1)
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(
+            loop, tmp_path, shards=2, maintenance_every_s=600, idempotency_hours=1, producer_idle_hours=1
+        )
+        queue = await wide.make(node, "q", 1, **RETAIN)
+        settings = GroupSettings(5, 0, "", 60_000)
+        made, _ = await node.broker.readers.create(queue, GROUP, settings, Start("start"))
+        await send(node, queue, "old")
+        await drain(node, queue)
+        await node.broker.set_attributes(queue, {"Baton.Durability": "3"})
+        queue = wide.grown(node, queue)
+        assert queue.shards == (0, 1)
+        await asyncio.sleep(5 * 3600)
+        queue = wide.grown(node, queue)
+        assert queue.shards == (1,), "the queue has left the first shard"
+        await send(node, queue, "new")
+        view = await node.broker.readers.get(queue, GROUP)
+        assert (view.reader.created_ms, view.reader.settings) == (made.reader.created_ms, settings)
+        member = Member("m")
+        await member.join(node, queue)
+        assert [message.body for _, message in await member.fetch(node, queue)] == [b"new"]
         await node.stop()
 
     run_virtual(main)

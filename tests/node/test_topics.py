@@ -13,8 +13,8 @@ import pytest
 from batonq.attribute_formats.arns import queue_arn
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import message_id
-from batonq.core.topics import message_values
-from batonq.core.topics.message_values import Paths
+from batonq.core.shard.commands import publish as publish_command
+from batonq.core.topics.message_values import BodyValues, Paths, ReadBody
 from batonq.errors import BatonError, InvalidInput, NotFound, TopicDoesNotExist, TopicExists
 from batonq.node.messages.body_reader import LARGE_BYTES, BodyReader
 from batonq.node.messages.peek import Situation, why
@@ -377,6 +377,11 @@ def test_a_refused_copy_tries_all_shards_of_the_dead_letter_queue(tmp_path: Path
     run_virtual(main)
 
 
+def on_the_thread(body: bytes, paths: Paths) -> BodyValues:
+    assert isinstance(body, ReadBody) and body.paths is paths, "the body was not read before"
+    return body.values
+
+
 def test_large_bodies_are_read_for_filters_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,7 +396,7 @@ def test_large_bodies_are_read_for_filters_beside_the_event_loop(
         large = json.dumps({"store": "north", "place": "moon", "lines": ["x"] * LARGE_BYTES})
         small = json.dumps({"store": "south"})
         queues = [node.broker.queue(ACCOUNT, name) for name in ("north", "south")]
-        monkeypatch.setattr(message_values, "read_json", lambda text: pytest.fail("read on the event loop"))
+        monkeypatch.setattr(publish_command, "body_values", on_the_thread)
         await publish(node, topic, large, small)
         monkeypatch.undo()
         await publish(node, topic, small)

@@ -36,8 +36,9 @@ def test_lists_have_pages(sns: Any) -> None:
     pages = [*sns.get_paginator("list_topics").paginate()]
     assert [len(page["Topics"]) for page in pages] == [100, 100, 5]
     assert [topic["TopicArn"].rpartition(":")[2] for page in pages for topic in page["Topics"]] == names
-    with refused("InvalidParameter", "Invalid parameter: NextToken Reason: the token is not valid."):
-        sns.list_topics(NextToken="ä")
+    for token in ("ä", "%%%", "abc"):
+        with refused("InvalidParameter", "Invalid parameter: NextToken Reason: the token is not valid."):
+            sns.list_topics(NextToken=token)
 
 
 def test_attributes(sns: Any, account: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -32,6 +32,6 @@ def page(
 
 def _read_token(token: str) -> str:
     try:
-        return urlsafe_b64decode(token[:TOKEN_LENGTH_MAX].encode("ascii")).decode()
+        return b64decode(token[:TOKEN_LENGTH_MAX].encode("ascii"), b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
         raise invalid("NextToken Reason: the token is not valid.") from None

@@ -52,8 +52,10 @@ class Views:
         self.search = search
         self.schedules = schedules
 
-    def holds_moved(self, number: int) -> bool:
-        """Whether the shard has messages or schedules that belong to another shard since their queue grew."""
+    def holds_moved(self, number: int, now: int) -> bool:
+        """Whether the shard has messages or schedules that belong to another shard since their queue grew, or history
+        of a queue that has left it.
+        """
         queue = self.messages.queue_state(number)
         spread = queue.policy.spread
         if not spread:
@@ -61,6 +63,8 @@ class Views:
         if any(self._is_foreign(schedule.group, queue) for schedule in self.schedules.of_queue(number)):
             return True
         if not takes(spread, self.number):
+            if queue.retained is not None:
+                queue.retained.end_old(now)
             return queue.messages > 0 or bool(queue.retained)  # the queue is leaving this shard
         if not queue.fifo:
             return queue.policy.dedup_lives and queue.messages > 0  # deduplication keys apply while their messages live

@@ -18,6 +18,7 @@ from batonq.core.payload import Attribute
 
 VALUES_MAX = 1_000  # of one attribute or one path of a body that filters look at; the first ones count
 DECIMALS = 5
+FAST_BYTES_MAX = 16 * 1024  # of a body that a thread reads without letting others run
 
 
 class Truth(Enum):
@@ -180,9 +181,10 @@ class ReadBody(bytes):
 
 
 def read_body(body: bytes, paths: Paths) -> ReadBody:
-    """Called on a thread."""
+    """Called on a thread. Of many small bodies, each is read fast, and other threads can run between two of them."""
     read = ReadBody(body)
-    read.paths, read.values = paths, BodyValues(read_json_yielding(body), paths)
+    parsed = read_json(body) if len(body) <= FAST_BYTES_MAX else read_json_yielding(body)
+    read.paths, read.values = paths, BodyValues(parsed, paths)
     return read
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
-from batonq.core.shard.state.readers import Reader
+from batonq.core.shard.state.readers import GroupSettings, Reader, Start
+from batonq.errors import NotRetained
 from batonq.node.messages.retained_reader import RetainedPage, RetainedReader
 from batonq.node.shard_host.host import ShardHost, committed
 
@@ -67,3 +69,32 @@ async def _begin(host: ShardHost, queue: int, group: str, member: str, epoch: in
     reader = host.run(host.shard.begin_fetch, queue, group, member, epoch, host.admit())
     await committed(host)
     return reader
+
+
+# --- queues that leave a shard ---------------------------------------------------------------------
+
+
+class GroupPort(Protocol):
+    async def reader_set(
+        self,
+        queue: int,
+        group: str,
+        created_ms: int,
+        settings: GroupSettings,
+        start: Start,
+        epoch: int,
+        only_new: bool,
+        /,
+    ) -> ReaderView: ...
+
+
+async def hand_over_groups(host: ShardHost, queue: int, others: Sequence[GroupPort]) -> None:
+    """Make sure that the shards that a queue stays on have its reader groups, before it leaves this one. The history
+    here has ended, so the positions here are no longer needed. A group that a shard has already keeps its position.
+    """
+    for reader in host.shard.readers(queue):
+        for port in others:
+            with suppress(NotRetained):  # the queue keeps no history any more
+                await port.reader_set(
+                    queue, reader.group, reader.created_ms, reader.settings, Start("start"), reader.reset_epoch, True
+                )

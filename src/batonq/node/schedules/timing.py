@@ -30,9 +30,7 @@ ZONE_LENGTH_MAX = 64
 MISSED = ("all", "last", "none")
 MISSED_AFTER_MS = 60_000  # with `none`, a due time is fired at most this late
 DUE_MAX_MS = 253_402_214_400_000  # the last day of the year 9999: no time zone can show a later one
-STEPS_MAX = 1_000  # due times that are counted one by one when many have passed
-_HOUR_MS = 3_600_000
-_WINDOWS_MS = tuple(_HOUR_MS * hours for hours in (1, 24, 24 * 32, 24 * 366, 24 * 366 * 9, 24 * 366 * 60))
+STEPS_MAX = 200  # due times that are counted one by one when many have passed
 _FIELDS = ("minute", "hour", "day of month", "month", "day of week")
 _RANGES = {
     "second": "0 to 59",
@@ -134,18 +132,18 @@ def latest(timing: Timing, first_ms: int, now_ms: int) -> tuple[int, int, int]:
         if next_ms > now_ms:
             return due_ms, next_ms, passed
         due_ms, passed = next_ms, passed + 1
-    for window_ms in _WINDOWS_MS:
-        found_ms = 0
-        for next_ms in timing.times(max(due_ms, now_ms - window_ms)):
-            if next_ms > now_ms:
-                if found_ms:
-                    return found_ms, next_ms, passed
-                break
-            found_ms = next_ms
-        else:
-            if found_ms:
-                return found_ms, 0, passed
-    return due_ms, timing.after(max(due_ms, now_ms)), passed
+    while True:  # far behind: look for the last due time with a few questions
+        next_ms = timing.after(due_ms)
+        if not next_ms or next_ms > now_ms:
+            return due_ms, next_ms, passed
+        due_ms, high_ms = next_ms, now_ms  # no due time is between `high_ms` and now
+        while high_ms - due_ms > 1000:
+            middle_ms = (due_ms + high_ms) // 2
+            found_ms = timing.after(middle_ms)
+            if found_ms and found_ms <= now_ms:
+                due_ms = found_ms
+            else:
+                high_ms = middle_ms
 
 
 def _cron_steps(cron: str, last: datetime) -> Iterator[datetime]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError
@@ -13,6 +14,7 @@ from batonq.node.alarms.book import AlarmBook
 from batonq.node.backup.front_holds import FrontHolds
 from batonq.node.catalog.catalog_host import CatalogHost
 from batonq.node.clock import Clock
+from batonq.node.messages.group_reading import GroupPort, hand_over_groups
 from batonq.node.messages.receipts import Receipts
 from batonq.node.schedules.schedule_actions import Adopter, move_schedules
 from batonq.node.settings import Settings
@@ -23,6 +25,10 @@ from batonq.node.shard_host.snapshot_schedule import SnapshotSchedule
 from batonq.node.shard_host.truncation import Truncation
 
 RECEIPT_KEY_BYTES = 32
+
+
+class Successor(Adopter, GroupPort, Protocol):
+    """A shard that takes over what a queue has on a shard that it leaves."""
 
 
 class Maintenance:
@@ -41,11 +47,11 @@ class Maintenance:
         snapshots: SnapshotSchedule,
         archiving: Archiving | None = None,
         holds: FrontHolds | None = None,
-        port: Callable[[int], Adopter] | None = None,
+        port: Callable[[int], Successor] | None = None,
     ) -> None:
         self._archiving = archiving
         self._holds = holds
-        self._port = port  # for schedules that have to move to another shard
+        self._port = port  # for schedules and reader groups that have to move to another shard
         self._settings = settings
         self._clock = clock
         self._shards = shards
@@ -130,12 +136,14 @@ class Maintenance:
                 or entry.spread.settled(number) == entry.spread
             ):
                 continue
-            if host.shard.holds_moved(queue):
+            if host.shard.holds_moved(queue, host.now_ms()):
                 self._emptied.pop((queue, number), None)
                 continue
             since_ms = self._emptied.setdefault((queue, number), now_ms)
             hours = max(self._settings.idempotency_hours, self._settings.producer_idle_hours)
             if now_ms - since_ms >= max(entry.policy.dedup_window_ms, hours * 3_600_000):
+                if self._port is not None and number not in entry.spread.taking:
+                    await hand_over_groups(host, queue, [self._port(shard) for shard in entry.spread.taking])
                 await self._catalog.change(Catalog.settle_spread, queue, number)
 
     async def _purge_closed(self, host: ShardHost) -> None:
