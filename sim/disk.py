@@ -68,6 +68,7 @@ class SimulatedDisk:
         self._new_directories: set[str] = set()  # not yet synced by their parent
         self._handles: dict[int, tuple[_File, str]] = {}
         self._next_handle = 3
+        self._used_bytes = -1  # of all files; negative: to be counted
 
     # --- the port -----------------------------------------------------------------------------
 
@@ -77,6 +78,7 @@ class SimulatedDisk:
             if name in directory.names:
                 raise FileExistsError(errno.EEXIST, "file exists", path)
             self._step("create", path)
+            self._used_bytes = -1
             file = _File()
             directory.names[name] = file
             directory.pending.append(("link", name, "", file))
@@ -102,7 +104,10 @@ class SimulatedDisk:
         data = b"".join(buffers)
         room = self.free("/") + max(len(file.content) - offset, 0)
         taken = data[: max(room, 0)]
+        before = len(file.content)
         _put(file.content, offset, taken)
+        if len(file.content) != before:
+            self._used_bytes = -1
         file.pending.append((offset, taken))
         if len(taken) < len(data):
             raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -132,6 +137,7 @@ class SimulatedDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
         self._step("rename", source)
+        self._used_bytes = -1
         directory.names[target_name] = directory.names.pop(name)
         directory.pending.append(("rename", name, target_name, None))
 
@@ -140,6 +146,7 @@ class SimulatedDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self._step("unlink", path)
+        self._used_bytes = -1
         del directory.names[name]
         directory.pending.append(("unlink", name, "", None))
 
@@ -166,8 +173,10 @@ class SimulatedDisk:
             self._new_directories.add(path)
 
     def free(self, path: str) -> int:
-        sizes = [len(file.content) for directory in self._directories.values() for file in directory.names.values()]
-        return self.capacity_bytes - sum(sizes)
+        if self._used_bytes < 0:
+            directories = self._directories.values()
+            self._used_bytes = sum(len(file.content) for directory in directories for file in directory.names.values())
+        return self.capacity_bytes - self._used_bytes
 
     # --- what goes wrong ----------------------------------------------------------------------
 
@@ -206,6 +215,7 @@ class SimulatedDisk:
         file = _File()
         file.content = bytearray(content)
         file.durable = bytearray(content)
+        self._used_bytes = -1
         directory.names[name] = directory.durable[name] = file
 
     # --- inside -------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ class Simulation:
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
     forgets_in_the_end = True  # before examining its queues, a run waits until everything is forgotten
+    replayed_messages = 40  # in each replay
     leftovers_s = 0.7  # a node's own tasks also wait for a commit, for at most this long
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
@@ -93,7 +94,11 @@ class Simulation:
         self._scheduler = (
             Scheduler(self, self._random("scheduler")) if scenario.scheduling and not scenario.tiny else None
         )
-        self._replayer = Replayer(self, self._random("replayer")) if scenario.replaying and not scenario.tiny else None
+        self._replayer = (
+            Replayer(self, self._random("replayer"), self.replayed_messages)
+            if scenario.replaying and not scenario.tiny
+            else None
+        )
         self._readers = Readers(self, self._random("readers"), scenario.queues) if scenario.reading else None
         loop.set_exception_handler(self._unhandled)
 
@@ -182,21 +187,25 @@ class Simulation:
             await self._settle()
             if scenario.pausing:
                 await closing.resume()
-            if self._scheduler is not None:
-                for text in await self._scheduler.all_fired():
-                    self.violated("schedules", text)
-            if self._replayer is not None:
-                for text in await self._replayer.all_replayed():
-                    self.violated("replays", text)
-            if self._readers is not None:
-                for text in await self._readers.all_read():
-                    self.violated("readers", text)
+            await self._all_done()
             await closing.drain(self.drain_rounds_max)
             await self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
             await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
             await self._look_for_leftovers()
+
+    async def _all_done(self) -> None:
+        """Check that schedules, replays and reader groups have done all that they had to do."""
+        if self._scheduler is not None:
+            for text in await self._scheduler.all_fired():
+                self.violated("schedules", text)
+        if self._replayer is not None:
+            for text in await self._replayer.all_replayed():
+                self.violated("replays", text)
+        if self._readers is not None:
+            for text in await self._readers.all_read():
+                self.violated("readers", text)
 
     async def _look_for_leftovers(self) -> None:
         if self._leftovers():
@@ -344,8 +353,20 @@ class Simulation:
         return (
             f"{len(self.history.calls)} calls, {self.acknowledged()} messages acknowledged, {delivered} deliveries, "
             f"{machine.lives} lives, {machine.crashes} crashes, {machine.witness.count()} frames, "
-            f"{self.loop.time():.0f} s"
+            f"{self.loop.time():.0f} s{self._summary_of_others()}"
         )
+
+    def _summary_of_others(self) -> str:
+        """What schedules, replays and reader groups did."""
+        parts: list[str] = []
+        if self._scheduler is not None:
+            books = self.machine.witness.fold().books.values()
+            parts.append(f"{sum(len(fired) for book in books for fired in book.firings.values())} firings")
+        if self._replayer is not None:
+            parts.append(f"{len(self._replayer.targets)} replays")
+        if self._readers is not None:
+            parts.append(f"{self._readers.positions_read} positions read")
+        return "".join(f", {part}" for part in parts)
 
 
 def _facts(name: str, entry: Queue, settings: Settings) -> QueueFacts:

@@ -12,6 +12,7 @@ from batonq.log.jetstream.leases import JetStreamLeases
 from batonq.node.cluster.peers import ClosedUnanswered, NoAnswer, NotSent, Peers
 from sim.bugs import epoch_not_compared, release_before_commit
 from sim.cluster.forwarding_bugs import FORWARDING_BUGS
+from sim.cluster.takeover_bugs import TAKEOVER_BUGS
 from sim.patches import Patches
 
 
@@ -81,4 +82,5 @@ CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
     "reconnect-counts-as-not-sent": reconnect_counts_as_not_sent,
     "restarted-node-counts-as-not-asked": restarted_node_counts_as_not_asked,
     **FORWARDING_BUGS,
+    **TAKEOVER_BUGS,
 }
