@@ -237,8 +237,10 @@ class Topics:
         around = self._around
         random = self._random_of("closing")
         give_up_s = around.loop.time() + QUIET_S
-        while self._publishing and not around.broken and around.loop.time() < give_up_s:
-            await asyncio.sleep(0.5)
+        for _ in range(int(QUIET_S)):
+            if not self._publishing or around.broken:
+                break
+            await asyncio.sleep(1.0)
         for plan in self.plans:
             if plan.limited and not around.broken:
                 await self._insist(random, lambda broker, p=plan: _make_room(broker, p.name))  # type: ignore[misc]

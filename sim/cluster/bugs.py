@@ -14,6 +14,7 @@ from sim.bugs import epoch_not_compared, release_before_commit
 from sim.cluster.forwarding_bugs import FORWARDING_BUGS
 from sim.cluster.takeover_bugs import TAKEOVER_BUGS
 from sim.patches import Patches
+from sim.payload_bugs import objects_of_moved_messages_swept
 
 
 def append_epoch_not_checked() -> Patches:
@@ -83,4 +84,5 @@ CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
     "restarted-node-counts-as-not-asked": restarted_node_counts_as_not_asked,
     **FORWARDING_BUGS,
     **TAKEOVER_BUGS,
+    "objects-of-moved-messages-swept": objects_of_moved_messages_swept,
 }

@@ -22,10 +22,9 @@ from sim.cluster.network import Network
 from sim.cluster.scenario import ClusterScenario, choose
 from sim.cluster.server import Server
 from sim.crowds import LONG_POLL_MS, Actor, cluster_crowds
-from sim.log import Witness
+from sim.loop import SimLoop
 from sim.machine import Machine
 from sim.patches import patched
-from sim.loop import SimLoop
 from sim.run import Outcome, Record, Simulation, run_to_its_end
 from sim.topics import Topics
 
@@ -37,6 +36,7 @@ class ClusterSimulation(Simulation):
     drain_rounds_max = 40
     forgets_in_the_end = False
     replayed_messages = 12
+    payloads_settle_s = 30.0  # longer than a node is paused or a call between nodes is repeated
     leftovers_s = LONG_POLL_MS / 1000 + 0.7  # a node may not notice that a waiting caller has died
 
     def __init__(self, scenario: ClusterScenario, loop: SimLoop) -> None:
@@ -56,7 +56,7 @@ class ClusterSimulation(Simulation):
 
     def _make_machines(self) -> list[Machine]:
         scenario = self.scenario
-        self.witness = Witness()
+        self.witness = self._make_witness()
         network = Network(self.loop, self._random("network"))
         server = Server(self.loop, self._random("server"), self.witness, self.violated)
         lines = Lines(network, lambda name: self.cluster.machines[name].kill())
@@ -81,7 +81,7 @@ class ClusterSimulation(Simulation):
         self.cluster.server.stale = scenario.troubles.stale
         self.cluster.lines.fault_share = scenario.troubles.broken_calls
         self.lost_answers = scenario.troubles.lost_answers
-        troubles = [self.loop.create_task(work) for work in chaos.tasks()]
+        troubles = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._storage_troubles())]
         actors = [self.loop.create_task(work) for work in self._actors()]
         await self._until(scenario.duration_s)
         await self._end(troubles)

@@ -10,11 +10,12 @@ from batonq.log.file_log import FileLogSettings
 from batonq.node.settings import Settings
 from sim.crowd_scenario import has_tiny_limits
 from sim.limits import choose_limits
+from sim.payloads import with_payload_store
 from sim.scenario import ACCOUNT, KIB, PAUSING_AT, PAUSING_EVERY, Faults, QueuePlan, Scenario, choose_queues
 
 NAMES = "abc"
 HOUR_S = 3600.0
-FANOUT_AT = (0, 3, 6)  # last digits of the seeds with topics, schedules, replays or reader groups
+FANOUT_AT = (0, 3, 6)  # last digits of the seeds with topics, schedules, replays, reader groups or large payloads
 LINES_ONLY_SHARE = 0.4  # of clusters: only calls between nodes break, and nodes die while they answer
 
 
@@ -64,7 +65,7 @@ class ClusterScenario(Scenario):
     def __str__(self) -> str:
         names = ", ".join(plan.name for plan in self.queues)
         skews = f", clocks {self.skews_s} set by {self.steps_s}" if any(self.skews_s.values()) or self.steps_s else ""
-        wanted = ("topics", "scheduling", "replaying", "reading")
+        wanted = ("topics", "scheduling", "replaying", "reading", "payloads")
         more = "".join(f", {each}" for each in wanted if getattr(self, each))
         return (
             f"{self.nodes} nodes, {self.settings.shards} shards, spread {self.settings.spread}, "
@@ -100,15 +101,20 @@ def _with_fanout(scenario: ClusterScenario, steps: int | None) -> ClusterScenari
         return scenario
     random = Random(f"{scenario.seed}-fanout")
     topics, scheduling, replaying, reading = (random.random() < 0.5 for _ in range(4))
+    payloads = random.random() < 0.4
+    if payloads:  # hours are seconds then, and no clock may be off by many of them
+        scenario = replace(scenario, steps_s=(), troubles=replace(scenario.troubles, wall_s=0.0))
+    settings = replace(scenario.settings, shards=max(2, scenario.settings.shards))
     return replace(
         scenario,
-        settings=replace(scenario.settings, shards=max(2, scenario.settings.shards)),
+        settings=with_payload_store(settings) if payloads else settings,
         duration_s=10.0,
         steps_max=steps if steps is not None else 2 * scenario.steps_max,
         topics=topics or not (scheduling or replaying or reading),
         scheduling=scheduling,
         replaying=replaying,
         reading=reading,
+        payloads=payloads,
     )
 
 
