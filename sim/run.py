@@ -97,7 +97,7 @@ class Simulation:
         self._spawned: dict[asyncio.Task[None], None] = {}
         self._audits = 0
         self._scheduler = (
-            Scheduler(self, self._random("scheduler")) if scenario.scheduling and not scenario.tiny else None
+            Scheduler(self, self._random("scheduler"), bool(scenario.tiny)) if scenario.scheduling else None
         )
         self._replayer = (
             Replayer(self, self._random("replayer"), self.replayed_messages)

@@ -16,14 +16,14 @@ from random import Random
 from typing import Any, Protocol
 
 from batonq.attribute_formats.arns import queue_arn
-from batonq.core.commands import Accepted, Receive, Send, Sent
+from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import request_hash
 from batonq.core.payload import Attribute, encode_attributes
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Received
 from batonq.node.catalog.topic_control import Topic
 from batonq.node.routing.submission import submitted
-from sim.asking import Asking
+from sim.asking import Asking, delete_from, receive_from
 from sim.bodies import make_published_body
 from sim.breaks import receives_that_break_off
 from sim.bugs import planted
@@ -225,10 +225,14 @@ class Topics:
         while self._around.calls_left > 0:
             await asyncio.sleep(random.expovariate(1 / 0.3))
             plan = random.choice(self.plans)
-            received = await self._call(random, lambda broker, p=plan: _receive(broker, p.name))  # type: ignore[misc]
+            received = await self._call(
+                random, lambda broker, p=plan: receive_from(broker, broker.queue(ACCOUNT, p.name), "taker")
+            )  # type: ignore[misc]
             if received is not None and len(received):
                 receipts = [delivery.receipt for delivery in received.deliveries()]
-                await self._call(random, lambda broker, p=plan, r=receipts: _delete(broker, p.name, r))  # type: ignore[misc]
+                await self._call(
+                    random, lambda broker, p=plan, r=receipts: delete_from(broker, broker.queue(ACCOUNT, p.name), r)
+                )  # type: ignore[misc]
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -353,22 +357,11 @@ async def _send(broker: Broker, topic: str, command: Send) -> Sent:
 
 
 async def _receive(broker: Broker, name: str) -> Received:
-    queue = broker.queue(ACCOUNT, name)
-    command = Receive(queue.number, 5, 2_000, "taker")
-    received: Received = await submitted(lambda one, done: broker.receive(queue, one, done), command)  # type: ignore[arg-type]
-    return received
+    return await receive_from(broker, broker.queue(ACCOUNT, name), "taker")
 
 
 async def _delete(broker: Broker, name: str, receipts: list[str]) -> object:
-    queue = broker.queue(ACCOUNT, name)
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(outcome: Any) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    broker.delete(queue, receipts, done)
-    return await future
+    return await delete_from(broker, broker.queue(ACCOUNT, name), receipts)
 
 
 async def _make_room(broker: Broker, name: str) -> bool:
