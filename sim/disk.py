@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
@@ -40,9 +41,10 @@ class Crashed(BaseException):
 
 
 class _File:
-    __slots__ = ("content", "durable", "pending")
+    __slots__ = ("content", "durable", "linked", "pending")
 
     def __init__(self) -> None:
+        self.linked = True  # it has a name: an open file without one takes no room here
         self.content = bytearray()  # as a running process sees it
         self.durable = bytearray()  # as a crash leaves it in the worst case
         self.pending: list[tuple[int, bytes]] = []  # writes since the last sync
@@ -78,7 +80,6 @@ class SimulatedDisk:
             if name in directory.names:
                 raise FileExistsError(errno.EEXIST, "file exists", path)
             self._step("create", path)
-            self._used_bytes = -1
             file = _File()
             directory.names[name] = file
             directory.pending.append(("link", name, "", file))
@@ -106,8 +107,8 @@ class SimulatedDisk:
         taken = data[: max(room, 0)]
         before = len(file.content)
         _put(file.content, offset, taken)
-        if len(file.content) != before:
-            self._used_bytes = -1
+        if file.linked:
+            self._used_bytes += len(file.content) - before
         file.pending.append((offset, taken))
         if len(taken) < len(data):
             raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -137,7 +138,7 @@ class SimulatedDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
         self._step("rename", source)
-        self._used_bytes = -1
+        self._unlink(directory, target_name)
         directory.names[target_name] = directory.names.pop(name)
         directory.pending.append(("rename", name, target_name, None))
 
@@ -146,8 +147,7 @@ class SimulatedDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self._step("unlink", path)
-        self._used_bytes = -1
-        del directory.names[name]
+        self._unlink(directory, name)
         directory.pending.append(("unlink", name, "", None))
 
     def size(self, path: str) -> int:
@@ -215,6 +215,7 @@ class SimulatedDisk:
         file = _File()
         file.content = bytearray(content)
         file.durable = bytearray(content)
+        self._unlink(directory, name)
         self._used_bytes = -1
         directory.names[name] = directory.durable[name] = file
 
@@ -241,6 +242,13 @@ class SimulatedDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return directory.names[name]
 
+    def _unlink(self, directory: _Directory, name: str) -> None:
+        """Remove a name, if it exists."""
+        file = directory.names.pop(name, None)
+        if file is not None:
+            file.linked = False
+            self._used_bytes = -1
+
     def _lost_directories(self, survival: Survival, random: Random) -> set[str]:
         if survival in (Survival.EVERYTHING, Survival.NAMES_ONLY):
             return set()
@@ -249,6 +257,7 @@ class SimulatedDisk:
         return set(self._new_directories)
 
 
+@lru_cache(maxsize=4096)
 def _clean(path: str) -> str:
     return os.path.normpath(path)
 

@@ -380,6 +380,3 @@ def simulate_topics(
     scenario = choose_topics(seed, steps)
     with planted(bug, TOPIC_BUGS), patched(receives_that_break_off()):
         return run_to_its_end(lambda loop: TopicSimulation(scenario, loop), SimLoop(), bug, record)
-
-
-__all__ = ["TOPIC_BUGS", "TopicSimulation", "Topics", "simulate_topics"]
