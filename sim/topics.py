@@ -12,6 +12,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -225,14 +226,10 @@ class Topics:
         while self._around.calls_left > 0:
             await asyncio.sleep(random.expovariate(1 / 0.3))
             plan = random.choice(self.plans)
-            received = await self._call(
-                random, lambda broker, p=plan: receive_from(broker, broker.queue(ACCOUNT, p.name), "taker")
-            )  # type: ignore[misc]
+            received = await self._call(random, partial(_receive, plan.name))
             if received is not None and len(received):
                 receipts = [delivery.receipt for delivery in received.deliveries()]
-                await self._call(
-                    random, lambda broker, p=plan, r=receipts: delete_from(broker, broker.queue(ACCOUNT, p.name), r)
-                )  # type: ignore[misc]
+                await self._call(random, partial(_delete, plan.name, receipts))
 
     # --- the end -------------------------------------------------------------------------------------
 
@@ -356,11 +353,11 @@ async def _send(broker: Broker, topic: str, command: Send) -> Sent:
     return sent
 
 
-async def _receive(broker: Broker, name: str) -> Received:
+async def _receive(name: str, broker: Broker) -> Received:
     return await receive_from(broker, broker.queue(ACCOUNT, name), "taker")
 
 
-async def _delete(broker: Broker, name: str, receipts: list[str]) -> object:
+async def _delete(name: str, receipts: list[str], broker: Broker) -> object:
     return await delete_from(broker, broker.queue(ACCOUNT, name), receipts)
 
 
