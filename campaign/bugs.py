@@ -15,7 +15,7 @@ from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.node.shard_host.group_commit import GroupCommit, Reply
 from sim.bugs import epoch_not_compared
 from sim.patches import Patches
-from sim.topics import second_subscription_forgotten
+from sim.topic_bugs import second_subscription_forgotten
 
 
 def append_not_fenced() -> Patches:

@@ -29,6 +29,7 @@ SHARDS = 4
 NAME = "campaign"
 PROXY = "127.0.0.30"
 START_S = 90.0
+THRESHOLD_BYTES = 6_000  # larger bodies are put into the payload store; usual ones are smaller
 CONTENT_TYPE = ("content-type", "application/msgpack")
 NATS = """server_name: {name}
 listen: {host}:{port}
@@ -191,6 +192,7 @@ class Cluster:
         self.directory = directory
         self.nodes = [BatonNode(number, directory) for number in range(NODES)]
         self.servers = [Server(number, directory) for number in range(SERVERS)]
+        self.payloads = directory / "payloads"  # the payload store of all nodes
         self.lease_s = lease_s
         self._bug = bug
         self._hold_s = hold_s
@@ -238,6 +240,7 @@ class Cluster:
         looked_at = "&".join(f"monitor=http://{server.host}:{server.monitor}" for server in self.servers)
         log = f"nats://{there}/{NAME}?replicas={SERVERS}&{looked_at}"
         flags = ["--shards", str(SHARDS), "--lease-s", f"{self.lease_s:g}", "--hold-s", f"{self._hold_s:g}"]
+        flags += ["--payload-store", f"file://{self.payloads}", "--payload-threshold", str(THRESHOLD_BYTES)]
         for node, port in zip(self.nodes, ports[SERVERS:at], strict=True):
             node.configure(f"http://{PROXY}:{port}", log, self._bug, flags)
             node.start()

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from batonq.errors import BatonError
-from campaign.cluster import Broken, Cluster
+from campaign.cluster import THRESHOLD_BYTES, Broken, Cluster
 from campaign.fanout_rules import (
     Commit,
     Copy,
@@ -31,6 +31,7 @@ from sim.history import Violation
 
 RATE_S = 1
 KEPT = 40
+LARGE_EVERY = 4  # of the messages that are replayed, one in so many has its body in the payload store
 REPLAYED_PER_S = 4  # slow enough that the fault happens while it runs
 MEMBERS = ("reader-a", "reader-b")
 SESSION_S = 5
@@ -87,7 +88,7 @@ class FanOut:
             spec = {"queue": queue, "rawDelivery": True, **more}
             await self._insist("POST", f"/v1/topics/{topic}/subscriptions", spec)
         await self._insist("POST", f"/v1/queues/{self._all}/readers", {"name": "readers", "sessionSeconds": SESSION_S})
-        kept = {"messages": [{"body": {"n": number}} for number in range(KEPT)]}
+        kept = {"messages": [{"body": _kept(number)} for number in range(KEPT)]}
         await self._insist("POST", f"/v1/queues/{self._kept}/messages:batch", kept, key=self._kept)
         schedule = {"name": "often", "queue": self._ticks, "rateSeconds": RATE_S, "missed": "all"}
         made = await self._insist("POST", "/v1/schedules", {**schedule, "message": {"body": "tick"}})
@@ -265,6 +266,10 @@ class FanOut:
                 if time.monotonic() > give_up_s:
                     raise Broken(f"{method} {path} with {body} failed: {problem}") from None
             await asyncio.sleep(0.1 + 0.2 * self._random.random())
+
+
+def _kept(number: int) -> dict[str, Any]:
+    return {"n": number, **({} if number % LARGE_EVERY else {"more": "." * THRESHOLD_BYTES})}
 
 
 def _parsed(position: str) -> tuple[int, int]:

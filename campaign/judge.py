@@ -44,12 +44,20 @@ class Judge:
     """Has read every shard's log up to `next`, frame by frame."""
 
     def __init__(self, cluster: Cluster, shards: int) -> None:
-        self.ledger = Ledger()
-        self.violations: list[Violation] = []  # of the logs themselves
+        self.ledger = Ledger(self._read_object)
+        self.violations: list[Violation] = []  # of the logs and of the payload store
         self._cluster = cluster
         self._next = dict.fromkeys(range(shards), 1)
         self._last: dict[int, Frame] = {}
         self._broken: set[int] = set()
+
+    def _read_object(self, key: str) -> bytes:
+        """A body in the payload store. In the time of a campaign, none is old enough to be swept."""
+        try:
+            return (self._cluster.payloads / key).read_bytes()
+        except FileNotFoundError:
+            self.violations.append(Violation("payloads", f"a message was sent, and its body {key} is not in the store"))
+            return b""
 
     async def read(self) -> None:
         """Read every log to its end."""
@@ -147,6 +155,11 @@ class Judge:
         return not any(
             book.live(queue.number) for queue in facts if queue.number for book in self.ledger.books.values()
         )
+
+    def stored(self, facts: list[QueueFacts]) -> int:
+        """How many messages of the queues had their bodies in the payload store."""
+        numbers = {queue.number for queue in facts}
+        return sum(bool(copy.key) for copy in self.ledger.copies() if copy.queue in numbers)
 
     def left(self, facts: list[QueueFacts]) -> dict[str, int]:
         counts = {

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from batonq.errors import BatonError
 from campaign.clients import Client, Surroundings
-from campaign.cluster import Broken, Cluster, until
+from campaign.cluster import THRESHOLD_BYTES, Broken, Cluster, until
 from sim.bodies import make_body
 from sim.clients import UNREACHED
 from sim.history import OK, UNKNOWN, Delivered, Outgoing, Sending
@@ -36,6 +36,7 @@ class QueuePlan(NamedTuple):
     keyed: bool = False
     delayed: bool = False
     dead_letters: bool = False  # nobody sends there
+    large: bool = False  # some bodies are put into the payload store
     grows_to: int = 0  # number of shards, at some time in the round
 
 
@@ -51,6 +52,8 @@ def plans(round_number: int) -> list[QueuePlan]:
         QueuePlan(f"{first}-keyed", second_s, keyed=True),
         QueuePlan(f"{first}-wide", {**second_s, **dying, "spread": 2}, grows_to=3),
         QueuePlan(f"{first}-order.fifo", {**second_s, "mode": "FIFO"}, fifo=True, keyed=True),
+        QueuePlan(f"{first}-large", {**second_s, **dying, "spread": 2}, large=True),
+        QueuePlan(f"{first}-large.fifo", {**second_s, "mode": "FIFO"}, fifo=True, keyed=True, large=True),
     ]
 
 
@@ -97,9 +100,10 @@ class Producer:
     def _message(self, plan: QueuePlan) -> Outgoing:
         random = self._client.random
         number = self._numbers()
+        more = random.choice((0, 1, 4)) * THRESHOLD_BYTES if plan.large else 0
         return Outgoing(
             number=number,
-            body=make_body(number, random),
+            body=make_body(number, random) + b"." * more,
             group=f"group-{random.randrange(GROUPS)}" if plan.fifo else "",
             dedup_id=f"key-{number}" if plan.keyed else "",
             delay_ms=random.choice((None, None, 500, 2_000)) if plan.delayed else None,

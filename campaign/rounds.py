@@ -52,6 +52,7 @@ class Report:
     others_ms: list[float] = field(default_factory=list)  # and while it lasted, to unaffected shards
     sent: int = 0
     delivered: int = 0
+    stored: int = 0  # messages with their bodies in the payload store
     fanout: dict[str, int] = field(default_factory=dict)  # what the clients of topics, schedules and readers did
     outcomes: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -63,7 +64,8 @@ class Report:
             f"round {self.number} {self.fault}: {verdict}; {self.text}; away: {away or 'none'}; "
             f"all served {self.ready_s:.1f} s after healing; other shards' p99 {p99(self.others_ms):.0f} ms "
             f"(quiet {p99(self.quiet_ms):.0f} ms); "
-            f"{self.sent} acknowledged, {self.delivered} deliveries, {self.fanout.get('published', 0)} published, "
+            f"{self.sent} acknowledged, {self.stored} with large bodies, {self.delivered} deliveries, "
+            f"{self.fanout.get('published', 0)} published, "
             f"{self.fanout.get('firings', 0)} firings, {self.fanout.get('commits', 0)} commits, {self.seconds:.0f} s"
             + "".join(f"; LATE: {text}" for text in self.late)
         )
@@ -151,6 +153,7 @@ class Rounds:
 
         drained = await load.drain(empty, DRAIN_S)
         facts = judge.facts(history, queues)
+        report.stored = judge.stored(facts)
         if not drained:
             text = f"after {DRAIN_S:g} s of draining, messages are left: {judge.left(facts)}"
             report.violations.append(Violation("liveness", text))

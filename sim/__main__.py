@@ -11,7 +11,8 @@ from sim.cluster.bugs import CLUSTER_BUGS
 from sim.cluster.run import simulate_cluster
 from sim.recording import judge, write_archive, write_history
 from sim.run import Outcome, Simulation, simulate
-from sim.topics import TOPIC_BUGS, simulate_topics
+from sim.topic_bugs import TOPIC_BUGS
+from sim.topics import simulate_topics
 
 LINES_MAX = 80
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import TypeVar
 
+from batonq.core.commands import Receive
 from batonq.errors import BatonError
-from batonq.node.broker import Broker
-from sim.clients import ANSWER_S, Surroundings
+from batonq.node.broker import Broker, Queue, Received
+from batonq.node.routing.submission import submitted
+from sim.clients import ANSWER_S, Surroundings, called_back
 from sim.machine import Gone
 
 T = TypeVar("T")
+MESSAGES = 5
+VISIBILITY_MS = 2_000
 
 
 class Asking:
@@ -40,3 +45,14 @@ class Asking:
 
 async def _await(work: Awaitable[T]) -> T:
     return await work
+
+
+async def receive_from(broker: Broker, queue: Queue, consumer: str) -> Received:
+    """Some messages of a queue whose deliveries are not recorded in the history."""
+    command = Receive(queue.number, MESSAGES, VISIBILITY_MS, consumer)
+    received: Received = await submitted(partial(broker.receive, queue), command)
+    return received
+
+
+async def delete_from(broker: Broker, queue: Queue, receipts: list[str]) -> object:
+    return await called_back(lambda done: broker.delete(queue, receipts, done))

@@ -35,6 +35,7 @@ from sim.disk import SimulatedDisk
 from sim.mended_bugs import MENDED_BUGS
 from sim.patches import Patches, patched
 from sim.path_bugs import PATH_BUGS
+from sim.payload_bugs import PAYLOAD_BUGS
 
 
 def no_fsync() -> Patches:
@@ -226,6 +227,7 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "group-moved-early": group_moved_early,
     "numbers-begin-anew": numbers_begin_anew,
     **PATH_BUGS,
+    **PAYLOAD_BUGS,
     **MENDED_BUGS,
 }
 

@@ -6,9 +6,12 @@ from dataclasses import replace
 from random import Random
 
 from sim.limits import choose_limits
+from sim.payloads import with_payload_store
 from sim.scenario import (
     CROWD,
     NARROW,
+    PAYLOADS_AT,
+    PAYLOADS_EVERY,
     Faults,
     QueuePlan,
     Scenario,
@@ -35,7 +38,15 @@ def theme_of(seed: int) -> Theme:
 def choose(seed: int, steps: int | None = None) -> Scenario:
     """Everything about a run that is decided before it begins."""
     scenario = choose_usual(seed, steps)
+    if seed % PAYLOADS_EVERY == PAYLOADS_AT:
+        scenario = _with_payloads(scenario)
     return _with_tiny_limits(scenario) if has_tiny_limits(seed) else scenario
+
+
+def _with_payloads(scenario: Scenario) -> Scenario:
+    """A clock that is advanced would let an hour of the store pass in the middle of a request."""
+    faults = replace(scenario.faults, clock_advance_s=0.0)
+    return replace(scenario, settings=with_payload_store(scenario.settings), faults=faults, payloads=True)
 
 
 def _with_tiny_limits(scenario: Scenario) -> Scenario:

@@ -11,6 +11,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
@@ -40,9 +41,10 @@ class Crashed(BaseException):
 
 
 class _File:
-    __slots__ = ("content", "durable", "pending")
+    __slots__ = ("content", "durable", "linked", "pending")
 
     def __init__(self) -> None:
+        self.linked = True  # it has a name: an open file without one takes no room here
         self.content = bytearray()  # as a running process sees it
         self.durable = bytearray()  # as a crash leaves it in the worst case
         self.pending: list[tuple[int, bytes]] = []  # writes since the last sync
@@ -68,6 +70,7 @@ class SimulatedDisk:
         self._new_directories: set[str] = set()  # not yet synced by their parent
         self._handles: dict[int, tuple[_File, str]] = {}
         self._next_handle = 3
+        self._used_bytes = -1  # of all files; negative: to be counted
 
     # --- the port -----------------------------------------------------------------------------
 
@@ -102,7 +105,10 @@ class SimulatedDisk:
         data = b"".join(buffers)
         room = self.free("/") + max(len(file.content) - offset, 0)
         taken = data[: max(room, 0)]
+        before = len(file.content)
         _put(file.content, offset, taken)
+        if file.linked:
+            self._used_bytes += len(file.content) - before
         file.pending.append((offset, taken))
         if len(taken) < len(data):
             raise OSError(errno.ENOSPC, "no space left on device", path)
@@ -132,6 +138,7 @@ class SimulatedDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", source)
         self._step("rename", source)
+        self._unlink(directory, target_name)
         directory.names[target_name] = directory.names.pop(name)
         directory.pending.append(("rename", name, target_name, None))
 
@@ -140,7 +147,7 @@ class SimulatedDisk:
         if name not in directory.names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self._step("unlink", path)
-        del directory.names[name]
+        self._unlink(directory, name)
         directory.pending.append(("unlink", name, "", None))
 
     def size(self, path: str) -> int:
@@ -166,8 +173,10 @@ class SimulatedDisk:
             self._new_directories.add(path)
 
     def free(self, path: str) -> int:
-        sizes = [len(file.content) for directory in self._directories.values() for file in directory.names.values()]
-        return self.capacity_bytes - sum(sizes)
+        if self._used_bytes < 0:
+            directories = self._directories.values()
+            self._used_bytes = sum(len(file.content) for directory in directories for file in directory.names.values())
+        return self.capacity_bytes - self._used_bytes
 
     # --- what goes wrong ----------------------------------------------------------------------
 
@@ -206,6 +215,8 @@ class SimulatedDisk:
         file = _File()
         file.content = bytearray(content)
         file.durable = bytearray(content)
+        self._unlink(directory, name)
+        self._used_bytes = -1
         directory.names[name] = directory.durable[name] = file
 
     # --- inside -------------------------------------------------------------------------------
@@ -231,6 +242,13 @@ class SimulatedDisk:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return directory.names[name]
 
+    def _unlink(self, directory: _Directory, name: str) -> None:
+        """Remove a name, if it exists."""
+        file = directory.names.pop(name, None)
+        if file is not None:
+            file.linked = False
+            self._used_bytes = -1
+
     def _lost_directories(self, survival: Survival, random: Random) -> set[str]:
         if survival in (Survival.EVERYTHING, Survival.NAMES_ONLY):
             return set()
@@ -239,6 +257,7 @@ class SimulatedDisk:
         return set(self._new_directories)
 
 
+@lru_cache(maxsize=4096)
 def _clean(path: str) -> str:
     return os.path.normpath(path)
 

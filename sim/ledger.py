@@ -13,16 +13,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from batonq.core.payload import decode
+from batonq.core.payload import STORED, decode, decode_pointer
 from batonq.core.records import FOREVER_MS, ArrivedFlag, Reason, SentFlag, Type, arrived_prefix
 from batonq.log.frames import Frame
-from sim.bodies import KEPT_MARK, number_of
+from sim.bodies import KEPT_MARK, number_of, published_number_of
 
 _LOW32 = 0xFFFFFFFF
 _SHARD_BITS = 0xFFFF
 
 
 UNNUMBERED = -2  # the number of messages of schedules and replays, which no client has a number for
+FIRST_PUBLISHED = -3  # published messages have numbers of their own, from here downwards
+
+ReadObject = Callable[[str], bytes]  # the body that was put into the payload store under a key
+
+
+def number_published(body_number: int) -> int:
+    """The number of the copies of a published message."""
+    return FIRST_PUBLISHED - body_number
+
+
+def no_objects(key: str) -> bytes:
+    """For runs without a payload store."""
+    raise AssertionError(f"there is a pointer to {key}, and no payload store")
 
 
 class Fired(NamedTuple):
@@ -62,6 +75,7 @@ class Copy:
     dead_ms: int = -1  # since when it is DEAD
     gone_at: int = -1  # the place of the commit after which it no longer blocks its queue: it ended or became DEAD
     leases: list[LeaseSpan] = field(default_factory=list)
+    key: str = ""  # of its body in the payload store
 
     @property
     def present(self) -> bool:
@@ -94,8 +108,9 @@ class Totals:
 class ShardBook:
     """The books of one shard. `fold` takes its frames in order."""
 
-    def __init__(self, shard: int) -> None:
+    def __init__(self, shard: int, read_object: ReadObject = no_objects) -> None:
         self.shard = shard
+        self._read_object = read_object
         self.frames = 0
         self.copies: dict[int, Copy] = {}  # by sequence, including ended ones
         self.totals: dict[int, Totals] = {}  # by queue
@@ -183,13 +198,25 @@ class ShardBook:
 
     def _sent(self, row: list[int], variable: bytes) -> None:
         w0, sequence, time_ms, visible_ms, _, _, w6, w7 = row
-        body = decode(_part(variable, w6)).body
-        number = UNNUMBERED if body.startswith(KEPT_MARK) else number_of(body)
+        number, key = self._content(_part(variable, w6))
         if w0 >> 8 & SentFlag.SCHEDULED:
             number = UNNUMBERED
             self.scheduled[sequence] = self.frames + 1
-        self._new(Copy(self.shard, sequence, w0 >> 32, number, time_ms, visible_ms, w7 >> 32), w7 & _LOW32)
+        copy = Copy(self.shard, sequence, w0 >> 32, number, time_ms, visible_ms, w7 >> 32, key=key)
+        self._new(copy, w7 & _LOW32)
         self.of(w0 >> 32).sent += 1
+
+    def _content(self, data: bytes) -> tuple[int, str]:
+        """The number of the message with this payload, and the key of its body in the payload store."""
+        payload = decode(data)
+        body, key = payload.body, ""
+        if payload.content & STORED:
+            key = decode_pointer(body)[0]
+            body = self._read_object(key)
+        if body.startswith(KEPT_MARK):
+            return UNNUMBERED, key
+        published = published_number_of(body)
+        return number_of(body) if published < 0 else number_published(published), key
 
     def _schedule(self, row: list[int], variable: bytes) -> None:
         changes = json.loads(_part(variable, row[6]))
@@ -276,10 +303,11 @@ class ShardBook:
             return
         if flags & ArrivedFlag.OVERLAY:
             source = self._at_slot.get(w5 & _LOW32)
-            number = source.number if source is not None else -1
+            number, key = (source.number, source.key) if source is not None else (-1, "")
         else:
-            number = number_of(decode(_part(variable, w6)[arrived_prefix(flags) :]).body)
-        self._new(Copy(self.shard, sequence, w0 >> 32, number, time_ms, time_ms, w7 >> 32, way), w7 & _LOW32)
+            number, key = self._content(_part(variable, w6)[arrived_prefix(flags) :])
+        copy = Copy(self.shard, sequence, w0 >> 32, number, time_ms, time_ms, w7 >> 32, way, key=key)
+        self._new(copy, w7 & _LOW32)
         self.of(w0 >> 32).arrived += 1
 
     def _way_within(self, row: list[int]) -> tuple[int, int] | None:
@@ -333,11 +361,14 @@ class ShardBook:
 class Ledger:
     """The books of all shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_object: ReadObject = no_objects) -> None:
         self.books: dict[int, ShardBook] = {}
+        self._read_object = read_object
 
     def book(self, shard: int) -> ShardBook:
-        return self.books.setdefault(shard, ShardBook(shard))
+        if shard not in self.books:
+            self.books[shard] = ShardBook(shard, self._read_object)
+        return self.books[shard]
 
     def copies(self) -> Iterator[Copy]:
         for book in self.books.values():
@@ -347,7 +378,7 @@ class Ledger:
         """The copies of each message, in the order in which they were made on their shards."""
         found: dict[int, list[Copy]] = {}
         for copy in self.copies():
-            if copy.number != UNNUMBERED:
+            if copy.number > UNNUMBERED:
                 found.setdefault(copy.number, []).append(copy)
         return found
 

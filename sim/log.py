@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from batonq.log.frames import Frame
 from batonq.log.interface import Done, Log, Piece, Room, SegmentInfo
 from batonq.log.layout import CATALOG_SHARD
-from sim.ledger import Ledger
+from sim.ledger import Ledger, ReadObject, no_objects
 from sim.loop import Life, SimLoop
 
 
@@ -17,8 +17,8 @@ class Witness:
     A frame that was being written at a crash may or may not have survived: the log decides when it is opened.
     """
 
-    def __init__(self) -> None:
-        self.ledger = Ledger()
+    def __init__(self, read_object: ReadObject = no_objects) -> None:
+        self.ledger = Ledger(read_object)
         self.lost: list[str] = []
         self.frames: dict[int, list[Frame]] = {}
         self.places: dict[int, list[int]] = {}  # of each frame's commit among all

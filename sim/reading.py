@@ -41,6 +41,10 @@ class Readers:
         self._read: set[tuple[int, int]] = set()
         self._made = False
 
+    @property
+    def positions_read(self) -> int:
+        return len(self._read)
+
     async def run(self) -> None:
         if not self._name:
             return

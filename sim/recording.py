@@ -1,6 +1,7 @@
 """A run on disk: its history as a file that the checkers can read again, and its logs as an archive for the audit.
 
-The file has one JSON object per line: the run, the queues, every call, and every committed frame, in that order.
+The file has one JSON object per line: the run, the queues, every call, every object of the payload store, and every
+committed frame, in that order.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sim.history import Call, History, Holding, PurgePoint, Receiving, Sending, 
 from sim.ledger import Ledger
 from sim.run import Simulation
 
-FORMAT = 4
+FORMAT = 5
 _CALLS: dict[str, type[Call]] = {
     kind.__name__: kind for kind in (Sending, Receiving, Holding, Steering, Watching, PurgePoint)
 }
@@ -37,6 +38,13 @@ class Line(msgspec.Struct):
     value: msgspec.Raw
 
 
+class Stored(msgspec.Struct):
+    """An object of the payload store."""
+
+    key: str
+    body: bytes
+
+
 class Committed(msgspec.Struct):
     shard: int
     place: int
@@ -49,6 +57,8 @@ def write_history(simulation: Simulation, path: Path) -> None:
     values: list[tuple[str, Any]] = [("run", run)]
     values += [("queue", facts) for facts in simulation.known.values()]
     values += [(type(call).__name__, call) for call in history.calls]
+    if simulation.storage is not None:
+        values += [("object", Stored(key, body)) for key, body in simulation.storage.written.items()]
     witness = simulation.machine.witness
     for shard, committed in witness.frames.items():
         values += [
@@ -62,7 +72,8 @@ def write_history(simulation: Simulation, path: Path) -> None:
 
 def judge(path: Path) -> tuple[Run, list[Violation]]:
     """Run the checkers on a recorded history."""
-    history, ledger = History(), Ledger()
+    objects: dict[str, bytes] = {}
+    history, ledger = History(), Ledger(objects.__getitem__)
     queues: list[QueueFacts] = []
     run: Run | None = None
     with path.open("rb") as file:
@@ -72,6 +83,9 @@ def judge(path: Path) -> tuple[Run, list[Violation]]:
                 run = msgspec.json.decode(line.value, type=Run)
             elif line.kind == "queue":
                 queues.append(msgspec.json.decode(line.value, type=QueueFacts))
+            elif line.kind == "object":
+                stored = msgspec.json.decode(line.value, type=Stored)
+                objects[stored.key] = stored.body
             elif line.kind == "frame":
                 committed = msgspec.json.decode(line.value, type=Committed)
                 if committed.shard != CATALOG_SHARD:

@@ -19,7 +19,6 @@ from sim.clients import Surroundings
 
 ACCOUNT = "222222222222"  # not the other clients', who may receive from any of their queues
 KEPT, AGAIN = "kept", "again"
-MESSAGES = 40
 PAUSE_S = 2.0
 TRIES_MAX = 2_000
 
@@ -27,7 +26,8 @@ TRIES_MAX = 2_000
 class Replayer:
     """One replay per target. Every message must be in each target exactly once in the end."""
 
-    def __init__(self, around: Surroundings, random: Random) -> None:
+    def __init__(self, around: Surroundings, random: Random, messages: int) -> None:
+        self._messages = messages
         self._around = around
         self._random = random
         self._asking = Asking(around, random)
@@ -37,7 +37,7 @@ class Replayer:
         random = self._random
         attributes = {"Baton.RetainSeconds": "86400", "Baton.Spread": str(random.randint(1, 2))}
         kept = await self._asking.insist(lambda broker: broker.create_queue(ACCOUNT, KEPT, attributes, {}))
-        for number in range(1, MESSAGES + 1):
+        for number in range(1, self._messages + 1):
             command = Send(kept.number, [KEPT_MARK + b"%d" % number], producer="replayer", numbers=[number])
             await self._asking.insist(partial(_send, kept, command))
         while True:
@@ -65,13 +65,14 @@ class Replayer:
         if not self.targets:
             return []
         kept = await self._asking.insist(lambda broker: _queue(broker, KEPT))
+        await self._asking.insist(partial(_resume, kept))  # the run may have ended in the middle of a pause
         newest = await self._ended(kept)
         if newest is None and len(self.targets) == 1:
             return []  # the run ended before the first replay began
         wrong: list[str] = []
         if newest is not None and newest.state != "COMPLETED":
             wrong.append(f"a replay is {newest.state} after {newest.moved} messages: {newest.why}")
-        wanted = Counter(KEPT_MARK + b"%d" % number for number in range(1, MESSAGES + 1))
+        wanted = Counter(KEPT_MARK + b"%d" % number for number in range(1, self._messages + 1))
         for name in self.targets:
             found = await self._asking.insist(partial(_bodies, name))
             is_last = name == self.targets[-1]
@@ -115,6 +116,12 @@ async def _rest(kept: Queue, broker: Broker) -> None:
         await asyncio.sleep(0.5)
     if newest.state in ("RUNNING", "PAUSED"):
         await broker.resume_job(ACCOUNT, newest.id)
+
+
+async def _resume(kept: Queue, broker: Broker) -> None:
+    for job in await broker.jobs(kept):
+        if job.state == "PAUSED":
+            await broker.resume_job(ACCOUNT, job.id)
 
 
 async def _bodies(name: str, broker: Broker) -> Counter[bytes]:

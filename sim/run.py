@@ -26,10 +26,13 @@ from sim.crew import Crew
 from sim.crowd_scenario import choose
 from sim.crowds import Actor, crowds
 from sim.history import OK, History, Receiving, Sending, Violation
+from sim.ledger import no_objects
+from sim.log import Witness
 from sim.loop import SimLoop
 from sim.machine import Gone, Machine, quiet_logging
-from sim.patches import patched
+from sim.patches import Patches, patched
 from sim.pausing import Pauser
+from sim.payloads import ObjectStorage
 from sim.purge_points import purge_points_noted
 from sim.reading import Readers
 from sim.replaying import Replayer
@@ -74,6 +77,8 @@ class Simulation:
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
     forgets_in_the_end = True  # before examining its queues, a run waits until everything is forgotten
+    payloads_settle_s = 20.0  # see payloads.py
+    replayed_messages = 40  # in each replay
     leftovers_s = 0.7  # a node's own tasks also wait for a commit, for at most this long
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
@@ -86,21 +91,35 @@ class Simulation:
         self.in_flight: dict[int, InFlight] = {}
         self.calls_left = scenario.steps_max
         self.violations: list[Violation] = []
+        self.storage = ObjectStorage(self._random("storage"), self.payloads_settle_s) if scenario.payloads else None
         self.machines = self._make_machines()
         self._messages = 0
         self._spawned: dict[asyncio.Task[None], None] = {}
         self._audits = 0
         self._scheduler = (
-            Scheduler(self, self._random("scheduler")) if scenario.scheduling and not scenario.tiny else None
+            Scheduler(self, self._random("scheduler"), bool(scenario.tiny)) if scenario.scheduling else None
         )
-        self._replayer = Replayer(self, self._random("replayer")) if scenario.replaying and not scenario.tiny else None
+        self._replayer = (
+            Replayer(self, self._random("replayer"), self.replayed_messages)
+            if scenario.replaying and not scenario.tiny
+            else None
+        )
         self._readers = Readers(self, self._random("readers"), scenario.queues) if scenario.reading else None
         loop.set_exception_handler(self._unhandled)
 
     def _make_machines(self) -> list[Machine]:
         scenario = self.scenario
         random = self._random("machine")
-        return [Machine(self.loop, random, self.history, scenario.settings, scenario.log_settings, scenario.sync_s)]
+        machine = Machine(self.loop, random, self.history, scenario.settings, scenario.log_settings, scenario.sync_s)
+        machine.witness = self._make_witness()
+        return [machine]
+
+    def _make_witness(self) -> Witness:
+        return Witness(self.storage.written.__getitem__ if self.storage is not None else no_objects)
+
+    def patches(self) -> Patches:
+        """Replacements of the real code for the whole run."""
+        return self.storage.patches() if self.storage is not None else []
 
     @property
     def machine(self) -> Machine:
@@ -152,7 +171,7 @@ class Simulation:
         faults = scenario.faults
         self.lost_answers = faults.lost_answers
         machine.loss_rate = faults.lost_answers if faults.lost_between is None else faults.lost_between
-        troubles = [self.loop.create_task(work) for work in chaos.tasks()]
+        troubles = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._storage_troubles())]
         actors = [self.loop.create_task(work) for work in (*self._actors(), self._audit_often())]
         await self._until(scenario.duration_s)
         await self._end(troubles)
@@ -168,9 +187,14 @@ class Simulation:
         await asyncio.sleep(0)
         self._finish()
 
+    def _storage_troubles(self) -> list[Coroutine[Any, Any, None]]:
+        return [self.storage.fail_often()] if self.storage is not None else []
+
     async def _close(self, actors: list[asyncio.Task[None]]) -> None:
         """All faults have ended: start nothing new, and check that everything is served again."""
         self.lost_answers = 0.0
+        if self.storage is not None:
+            self.storage.fail_rate = 0.0
         self.calls_left = 0
         scenario = self.scenario
         closing = Closing(self, self._random("closing"), scenario.queues, scenario.settings, scenario.tiny)
@@ -182,21 +206,53 @@ class Simulation:
             await self._settle()
             if scenario.pausing:
                 await closing.resume()
-            if self._scheduler is not None:
-                for text in await self._scheduler.all_fired():
-                    self.violated("schedules", text)
-            if self._replayer is not None:
-                for text in await self._replayer.all_replayed():
-                    self.violated("replays", text)
-            if self._readers is not None:
-                for text in await self._readers.all_read():
-                    self.violated("readers", text)
+            await self._all_done()
+            if not await self._let_sweep():
+                return  # a message without its body cannot be received
             await closing.drain(self.drain_rounds_max)
             await self._look_for_leftovers()
+            await self._look_for_unneeded_objects()
         if not self.broken and self.scenario.tiny:
             await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
             await self._look_for_leftovers()
+
+    async def _all_done(self) -> None:
+        """Check that schedules, replays and reader groups have done all that they had to do."""
+        if self._scheduler is not None:
+            for text in await self._scheduler.all_fired():
+                self.violated("schedules", text)
+        if self._replayer is not None:
+            for text in await self._replayer.all_replayed():
+                self.violated("replays", text)
+        if self._readers is not None:
+            for text in await self._readers.all_read():
+                self.violated("readers", text)
+
+    async def _let_sweep(self) -> bool:
+        """Give the sweeper the time to delete objects of messages that still exist, if it is wrong. Returns whether
+        all messages have their objects.
+        """
+        if self.storage is None:
+            return True
+        await asyncio.sleep(self.storage.swept_s)
+        return self._have_objects()
+
+    def _have_objects(self) -> bool:
+        missing = [] if self.storage is None else [*self.storage.missing(self.machine.witness.fold())]
+        for text in missing[:5]:
+            self.violated("payloads", text)
+        return not missing
+
+    async def _look_for_unneeded_objects(self) -> None:
+        if self.storage is None or self.broken:
+            return
+        await asyncio.sleep(self.storage.swept_s)
+        nodes = [machine.node for machine in self.machines if machine.node is not None]
+        queues = [queue for node in nodes for queue in node.catalog.current().queues.values()]
+        retaining = {queue.number for queue in queues if queue.policy.retain_ms}
+        for text in self.storage.unneeded(self.machine.witness.fold(), retaining)[:5]:
+            self.violated("payloads", text)
 
     async def _look_for_leftovers(self) -> None:
         if self._leftovers():
@@ -320,6 +376,7 @@ class Simulation:
             self._audit(replay=self._audits % 3 == 0)
 
     def _audit(self, *, replay: bool) -> None:
+        self._have_objects()
         node = self.machine.node
         if node is not None:
             for text in audit(node, self.machine.witness, replay=replay):
@@ -344,8 +401,22 @@ class Simulation:
         return (
             f"{len(self.history.calls)} calls, {self.acknowledged()} messages acknowledged, {delivered} deliveries, "
             f"{machine.lives} lives, {machine.crashes} crashes, {machine.witness.count()} frames, "
-            f"{self.loop.time():.0f} s"
+            f"{self.loop.time():.0f} s{self._summary_of_others()}"
         )
+
+    def _summary_of_others(self) -> str:
+        """What schedules, replays and reader groups did."""
+        parts: list[str] = []
+        if self._scheduler is not None:
+            books = self.machine.witness.fold().books.values()
+            parts.append(f"{sum(len(fired) for book in books for fired in book.firings.values())} firings")
+        if self._replayer is not None:
+            parts.append(f"{len(self._replayer.targets)} replays")
+        if self.storage is not None:
+            parts.append(f"{len(self.storage.written)} objects, {self.storage.deleted} deleted")
+        if self._readers is not None:
+            parts.append(f"{self._readers.positions_read} positions read")
+        return "".join(f", {part}" for part in parts)
 
 
 def _facts(name: str, entry: Queue, settings: Settings) -> QueueFacts:
@@ -382,7 +453,7 @@ def simulate(
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
     simulation = make(loop)
     noted = purge_points_noted(simulation.history, simulation.machine.witness, simulation.known)
-    with quiet_logging(partial(simulation.violated, "exception")), patched(noted):
+    with quiet_logging(partial(simulation.violated, "exception")), patched([*noted, *simulation.patches()]):
         try:
             loop.run_until_complete(simulation.run())
         except Exception as problem:

@@ -20,6 +20,7 @@ PAUSING_EVERY, PAUSING_AT = 5, 3  # which seeds pause queues
 SCHEDULING_EVERY, SCHEDULING_AT = 8, 6  # which seeds have schedules
 REPLAYING_EVERY, REPLAYING_AT = 16, 9  # which seeds replay the history of a queue
 READING_EVERY, READING_AT = 7, 5  # which seeds have a reader group
+PAYLOADS_EVERY, PAYLOADS_AT = 11, 9  # which seeds have a payload store
 
 
 class Theme(Enum):
@@ -92,6 +93,7 @@ class Scenario:
     reading: bool = False  # a reader group reads the retained history of a queue
     scheduling: bool = False  # messages are sent at recurring times to a queue of their own
     replaying: bool = False  # the history of a queue that nobody else uses is replayed
+    payloads: bool = False  # bodies above a threshold are in a payload store
     pausing: bool = False  # queues are paused, paced and limited to some messages now and then
     unnamed: bool = False  # most requests of producers have neither name nor number, and are not retried
     tiny: TinyLimits = NO_TINY_LIMITS  # with any, crowds press against them (see crowds.py)

@@ -1,43 +1,44 @@
-"""Simulations of topics: publishers and takers, with the faults of a usual run, and a check of every copy.
+"""Topics: publishers, subscribed queues and takers, next to the faults of a run, and a check of every copy.
 
-A seed is a run of its own, so that the seeds of other simulations stay what they are. The ledger is the judge: an
-acknowledged publish has exactly one copy in each subscribed queue, a publish without an answer has one in each or none
-at all, and in FIFO queues the copies of a group come in the order of their publishes.
+The ledger is the judge: an acknowledged publish has exactly one copy in each subscribed queue, a publish without an
+answer has one in each or none at all, and in FIFO queues the copies of a group come in the order of their publishes.
+Simulations of a cluster have topics in some seeds. On one node they are runs of their own, so that the seeds of other
+simulations stay what they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from itertools import count
+from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from batonq.attribute_formats.arns import queue_arn
-from batonq.core.commands import Accepted, Receive, Send, Sent
+from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import request_hash
 from batonq.core.payload import Attribute, encode_attributes
-from batonq.core.records import Reason
-from batonq.core.shard.commands import publish as publish_module
-from batonq.core.shard.commands.publish import Publishing
-from batonq.core.shard.moves.fanout import FanOut
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Received
 from batonq.node.catalog.topic_control import Topic
 from batonq.node.routing.submission import submitted
-from sim.bodies import make_body
+from sim.asking import Asking, delete_from, receive_from
+from sim.bodies import make_published_body
 from sim.breaks import receives_that_break_off
+from sim.bugs import planted
 from sim.checks import conservation
-from sim.clients import ANSWER_S
+from sim.clients import ANSWER_S, Surroundings
+from sim.ledger import Ledger, number_published
 from sim.loop import SimLoop
-from sim.machine import Gone
-from sim.patches import Patches, patched
+from sim.machine import Gone, Machine
+from sim.patches import patched
 from sim.run import Outcome, Record, Simulation, run_to_its_end
-from sim.scenario import ACCOUNT, Scenario, choose_usual
+from sim.scenario import Scenario, choose_usual
+from sim.topic_bugs import TOPIC_BUGS
 
+ACCOUNT = "333333333333"  # not the other clients', who may receive from any of their queues
 QUIET_S = 600.0  # all copies have arrived so long after the faults have ended
 TRIES_MAX = 400
 PUBLISHERS = 2
@@ -76,23 +77,30 @@ class Plan:
         return message.topic == self.topic and self.kind in ("", message.kind)
 
 
-def choose_topics(seed: int, steps: int | None) -> Scenario:
-    scenario = choose_usual(seed, steps)
-    random = Random(f"topics {seed}")
-    settings = replace(scenario.settings, shards=random.choice((2, 3, 3)), spread=1, purge_wait_s=0.0)
-    faults = replace(scenario.faults, clock_advance_s=0.0)
-    return replace(scenario, settings=settings, faults=faults, queues=[], duration_s=random.choice((15.0, 25.0)))
+class Run(Surroundings, Protocol):
+    """What topics see of the simulation."""
+
+    machines: list[Machine]
+
+    @property
+    def broken(self) -> str: ...
 
 
-class TopicSimulation(Simulation):
-    def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
-        super().__init__(scenario, loop)
-        random = self._random("subscriptions")
+class Topics:
+    """`random_of` makes the random numbers of each purpose. The queues may be on up to `shards` shards."""
+
+    def __init__(self, around: Run, random_of: Callable[[str], Random], shards: int) -> None:
+        self._around = around
+        self._random_of = random_of
+        self._shards = shards
+        random = random_of("subscriptions")
         self.plans = [self._plan(random, at, topic) for topic in TOPICS for at in range(3)]
         self.published: dict[int, Published] = {}
-        self.groups = {f"{at}-{group}": asyncio.Lock() for at in range(PUBLISHERS) for group in range(GROUPS)}
         self.acknowledgements = 0
-        self.numbers: dict[str, int] = {}  # of the queues, by name
+        self._groups = {f"{at}-{group}": asyncio.Lock() for at in range(PUBLISHERS) for group in range(GROUPS)}
+        self._publishing = 0  # requests that are being repeated until they are acknowledged
+        self._made = False
+        self._numbers: dict[str, int] = {}  # of the queues, by name
         self._fates: dict[int, dict[str, bool]] = {}  # message → which of its queues have a copy
 
     def _plan(self, random: Random, at: int, topic: str) -> Plan:
@@ -107,9 +115,10 @@ class TopicSimulation(Simulation):
 
     # --- calls -------------------------------------------------------------------------------------
 
-    async def call(self, random: Random, work: Callable[[Broker], Coroutine[Any, Any, Any]]) -> Any:
+    async def _call(self, random: Random, work: Callable[[Broker], Coroutine[Any, Any, Any]]) -> Any:
         """The answer of a node; None if there is none, which may mean anything."""
-        machine = self.machine_for(random)
+        around = self._around
+        machine = around.machine_for(random)
         node = machine.node
         if node is None:
             return None
@@ -117,32 +126,33 @@ class TopicSimulation(Simulation):
             async with asyncio.timeout(ANSWER_S):
                 answer = await machine.run(work(node.broker))
         except TimeoutError:
-            self.violated("liveness", f"no answer after {ANSWER_S} s")
+            around.violated("liveness", f"no answer after {ANSWER_S} s")
             return None
         except (Gone, BatonError):
             return None
-        return None if random.random() < self.lost_answers else answer
+        return None if random.random() < around.lost_answers else answer
 
-    async def insist(self, random: Random, work: Callable[[Broker], Coroutine[Any, Any, Any]]) -> Any:
+    async def _insist(self, random: Random, work: Callable[[Broker], Coroutine[Any, Any, Any]]) -> Any:
         for _ in range(TRIES_MAX):
-            answer = await self.call(random, work)
-            if answer is not None or self.broken:
+            answer = await self._call(random, work)
+            if answer is not None or self._around.broken:
                 return answer
             await asyncio.sleep(0.2)
-        self.violated("liveness", "a request is never answered")
+        self._around.violated("liveness", "a request is never answered")
         return None
 
-    async def _set_up(self) -> None:
-        random = self._random("set-up")
+    async def set_up(self) -> None:
+        random = self._random_of("set-up")
         for name, fifo in TOPICS.items():
             attributes = {"FifoTopic": "true"} if fifo else {}
-            await self.insist(random, lambda broker, n=name, a=attributes: broker.create_topic(ACCOUNT, n, a, {}))  # type: ignore[misc]
+            await self._insist(random, lambda broker, n=name, a=attributes: broker.create_topic(ACCOUNT, n, a, {}))  # type: ignore[misc]
         for at, plan in enumerate(self.plans):
-            await self.insist(
+            await self._insist(
                 random,
                 lambda broker, p=plan: broker.create_queue(ACCOUNT, p.name, p.attributes, {}),  # type: ignore[misc]
             )
-            await self.insist(random, lambda broker, p=plan, u=f"u{at}": self._subscribe(broker, p, u))  # type: ignore[misc]
+            await self._insist(random, lambda broker, p=plan, u=f"u{at}": self._subscribe(broker, p, u))  # type: ignore[misc]
+        self._made = True
 
     async def _subscribe(self, broker: Broker, plan: Plan, uuid: str) -> object:
         attributes = {"RawMessageDelivery": "true"} if plan.raw else {}
@@ -154,18 +164,19 @@ class TopicSimulation(Simulation):
 
     # --- actors --------------------------------------------------------------------------------------
 
-    def _actors(self) -> list[Coroutine[Any, Any, None]]:
-        publishers = [self._publish_often(at, self._random(f"publisher {at}")) for at in range(PUBLISHERS)]
-        takers = [self._take_often(self._random(f"taker {at}")) for at in range(TAKERS)]
+    def actors(self) -> list[Coroutine[Any, Any, None]]:
+        publishers = [self._publish_often(at, self._random_of(f"publisher {at}")) for at in range(PUBLISHERS)]
+        takers = [self._take_often(self._random_of(f"taker {at}")) for at in range(TAKERS)]
         return [*publishers, *takers]
 
     async def _publish_often(self, publisher: int, random: Random) -> None:
-        while self.calls_left > 0:
+        around = self._around
+        while around.calls_left > 0:
             await asyncio.sleep(random.expovariate(1 / 0.2))
-            self.calls_left -= 1
+            around.calls_left -= 1
             topic = random.choice(list(TOPICS))
             messages = [
-                Published(self.next_message(), topic, random.choice(KINDS)) for _ in range(random.choice((1, 1, 3)))
+                Published(around.next_message(), topic, random.choice(KINDS)) for _ in range(random.choice((1, 1, 3)))
             ]
             for message in messages:
                 self.published[message.number] = message
@@ -173,21 +184,23 @@ class TopicSimulation(Simulation):
                 group = f"{publisher}-{random.randrange(GROUPS)}"
                 for message in messages:
                     message.group = group
-                self.spawn(self._publish_in_order(random, group, messages))
+                around.spawn(self._publish_in_order(random, group, messages))
             else:
                 named = random.random() < 0.5
                 command = self._command(random, messages, request_hash(1, str(messages[0].number)) if named else 0)
-                self.spawn(self._publish(random, messages, command, again=named))
+                around.spawn(self._publish(random, messages, command, again=named))
 
     async def _publish_in_order(self, random: Random, group: str, messages: list[Published]) -> None:
-        async with self.groups[group]:
+        self._publishing += 1
+        async with self._groups[group]:
             await self._publish(random, messages, self._command(random, messages, 0), again=True)
+        self._publishing -= 1
 
     def _command(self, random: Random, messages: list[Published], request: int) -> Send:
         fifo = TOPICS[messages[0].topic]
         return Send(
             0,
-            [make_body(message.number, random) for message in messages],
+            [make_published_body(message.number, random) for message in messages],
             digests=[bytes(16)] * len(messages) if fifo else (),
             attributes=[encode_attributes([Attribute("kind", "String", m.kind.encode(), False)]) for m in messages],
             groups=[message.group for message in messages] if fifo else (),
@@ -197,50 +210,115 @@ class TopicSimulation(Simulation):
 
     async def _publish(self, random: Random, messages: list[Published], command: Send, again: bool) -> None:
         """Publish once, or, if a repetition is recognised, until it is acknowledged."""
+        self._publishing += 1
         for _ in range(TRIES_MAX if again else 1):
-            sent = await self.call(random, lambda broker: _send(broker, messages[0].topic, command))
+            sent = await self._call(random, lambda broker: _send(broker, messages[0].topic, command))
             if sent is not None:
                 for message, result in zip(messages, sent.results(), strict=True):
                     message.acknowledged = message.acknowledged or isinstance(result, Accepted)
                 if all(message.acknowledged for message in messages):
                     self.acknowledgements += len(messages)
-                    return
+                    break
             await asyncio.sleep(0.1 + random.random())
+        self._publishing -= 1
 
     async def _take_often(self, random: Random) -> None:
-        while self.calls_left > 0:
+        while self._around.calls_left > 0:
             await asyncio.sleep(random.expovariate(1 / 0.3))
             plan = random.choice(self.plans)
-            received = await self.call(random, lambda broker, p=plan: _receive(broker, p.name))  # type: ignore[misc]
+            received = await self._call(random, partial(_receive, plan.name))
             if received is not None and len(received):
                 receipts = [delivery.receipt for delivery in received.deliveries()]
-                await self.call(random, lambda broker, p=plan, r=receipts: _delete(broker, p.name, r))  # type: ignore[misc]
+                await self._call(random, partial(_delete, plan.name, receipts))
 
     # --- the end -------------------------------------------------------------------------------------
+
+    async def all_arrived(self) -> None:
+        """After the last fault: wait until every publish is answered and every copy is in its queue."""
+        around = self._around
+        random = self._random_of("closing")
+        give_up_s = around.loop.time() + QUIET_S
+        for _ in range(int(QUIET_S)):
+            if not self._publishing or around.broken:
+                break
+            await asyncio.sleep(1.0)
+        for plan in self.plans:
+            if plan.limited and not around.broken:
+                await self._insist(random, lambda broker, p=plan: _make_room(broker, p.name))  # type: ignore[misc]
+        while not around.broken and not self._is_quiet():
+            if around.loop.time() > give_up_s + QUIET_S:
+                around.violated("liveness", "copies still wait although every queue has room")
+                break
+            await asyncio.sleep(1.0)
+        if not around.broken:
+            self._numbers = await Asking(around, random).insist(_queue_numbers)
+
+    def _is_quiet(self) -> bool:
+        """Whether every shard is served, and no copy waits in a topic."""
+        nodes = [machine.node for machine in self._around.machines if machine.node is not None]
+        hosts = [keeper.host() for node in nodes for keeper in node.shards if keeper.serving]
+        if len({host.shard.number for host in hosts}) < self._shards or not all(host.commit.idle for host in hosts):
+            return False
+        return not any(host.shard.queues[number].messages for host in hosts for number in host.shard.topics)
+
+    def check(self, ledger: Ledger) -> None:
+        """Report copies that are missing, double, out of order, or in the wrong queue."""
+        if not self._made or not self._numbers:
+            return
+        numbers = {number_published(number): number for number in self.published}
+        for plan in self.plans:
+            found = [
+                numbers.get(copy.number, -1)
+                for book in ledger.books.values()
+                for copy in sorted(book.copies.values(), key=lambda copy: copy.sequence)
+                if copy.queue == self._numbers[plan.name]
+            ]
+            self._check_copies(plan, Counter(found))
+            if TOPICS[plan.topic]:
+                self._check_order(plan, [number for number in found if number in self.published])
+
+    def _check_copies(self, plan: Plan, found: Counter[int]) -> None:
+        violated = self._around.violated
+        twice = sorted(number for number, count in found.items() if count > 1)
+        if twice:
+            violated("copies", f"queue {plan.name} has copies twice: {twice[:5]}")
+        for number in found:
+            if number not in self.published or not plan.matches(self.published[number]):
+                violated("copies", f"queue {plan.name} has a copy of #{number}, which is not for it")
+        for message in self.published.values():
+            if plan.matches(message) and message.acknowledged and not found[message.number]:
+                violated("copies", f"queue {plan.name} has no copy of #{message.number}, which was acknowledged")
+            if plan.matches(message):
+                fates = self._fates.setdefault(message.number, {})
+                fates[plan.name] = bool(found[message.number])
+                if len(set(fates.values())) > 1:
+                    violated("copies", f"#{message.number} has copies in some queues only: {fates}")
+
+    def _check_order(self, plan: Plan, numbers: list[int]) -> None:
+        for group in self._groups:
+            line = [number for number in numbers if self.published[number].group == group]
+            if line != sorted(line):
+                self._around.violated("fifo", f"group {group} of queue {plan.name} is out of order: {line[:20]}")
+
+
+class TopicSimulation(Simulation):
+    """One node with nothing but topics."""
+
+    def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
+        super().__init__(scenario, loop)
+        self.topics = Topics(self, self._random, scenario.settings.shards)
+
+    async def _set_up(self) -> None:
+        await self.topics.set_up()
+
+    def _actors(self) -> list[Coroutine[Any, Any, None]]:
+        return self.topics.actors()
 
     async def _close(self, actors: list[asyncio.Task[None]]) -> None:
         self.lost_answers = 0.0
         self.calls_left = 0
-        random = self._random("closing")
-        give_up_s = self.loop.time() + QUIET_S
-        if self._spawned and not self.broken:
-            await asyncio.wait([*self._spawned], timeout=QUIET_S)
         await self._end(actors)
-        for plan in self.plans:
-            if plan.limited and not self.broken:
-                await self.insist(random, lambda broker, p=plan: _make_room(broker, p.name))  # type: ignore[misc]
-        while not self.broken and not self._all_arrived():
-            if self.loop.time() > give_up_s + QUIET_S:
-                self.violated("liveness", "copies still wait although every queue has room")
-                return
-            await asyncio.sleep(1.0)
-
-    def _all_arrived(self) -> bool:
-        node = self.machine.node
-        if node is None or not all(keeper.serving and keeper.host().commit.idle for keeper in node.shards):
-            return False
-        shards = [keeper.host().shard for keeper in node.shards]
-        return not any(shard.queues[number].messages for shard in shards for number in shard.topics)
+        await self.topics.all_arrived()
 
     def _finish(self) -> None:
         for text in self.machine.witness.lost:
@@ -252,48 +330,18 @@ class TopicSimulation(Simulation):
         for book in ledger.books.values():
             for text, _ in (*conservation.check_book(book), *conservation.check_channels(ledger, book)):
                 self.violated("conservation", text)
-        for plan in self.plans:
-            copies = [
-                copy
-                for book in ledger.books.values()
-                for copy in sorted(book.copies.values(), key=lambda copy: copy.sequence)
-                if copy.queue == self.numbers[plan.name]
-            ]
-            self._check_copies(plan, Counter(copy.number for copy in copies))
-            if TOPICS[plan.topic]:
-                self._check_order(plan, [copy.number for copy in copies])
-
-    def _audit(self, *, replay: bool) -> None:
-        super()._audit(replay=replay)
-        node = self.machine.node
-        if node is not None:
-            with contextlib.suppress(BatonError):
-                self.numbers = {entry.name: entry.number for entry in node.broker.queues(ACCOUNT)}
-
-    def _check_copies(self, plan: Plan, found: Counter[int]) -> None:
-        twice = sorted(number for number, count in found.items() if count > 1)
-        if twice:
-            self.violated("copies", f"queue {plan.name} has copies twice: {twice[:5]}")
-        for number in found:
-            if number not in self.published or not plan.matches(self.published[number]):
-                self.violated("copies", f"queue {plan.name} has a copy of #{number}, which is not for it")
-        for message in self.published.values():
-            if plan.matches(message) and message.acknowledged and not found[message.number]:
-                self.violated("copies", f"queue {plan.name} has no copy of #{message.number}, which was acknowledged")
-            if plan.matches(message):
-                fates = self._fates.setdefault(message.number, {})
-                fates[plan.name] = bool(found[message.number])
-                if len(set(fates.values())) > 1:
-                    self.violated("copies", f"#{message.number} has copies in some queues only: {fates}")
-
-    def _check_order(self, plan: Plan, numbers: list[int]) -> None:
-        for group in self.groups:
-            line = [number for number in numbers if self.published[number].group == group]
-            if line != sorted(line):
-                self.violated("fifo", f"group {group} of queue {plan.name} is out of order: {line[:20]}")
+        self.topics.check(ledger)
 
     def acknowledged(self) -> int:
-        return self.acknowledgements
+        return self.topics.acknowledgements
+
+
+def choose_topics(seed: int, steps: int | None) -> Scenario:
+    scenario = choose_usual(seed, steps)
+    random = Random(f"topics {seed}")
+    settings = replace(scenario.settings, shards=random.choice((2, 3, 3)), spread=1, purge_wait_s=0.0)
+    faults = replace(scenario.faults, clock_advance_s=0.0)
+    return replace(scenario, settings=settings, faults=faults, queues=[], duration_s=random.choice((15.0, 25.0)))
 
 
 async def _send(broker: Broker, topic: str, command: Send) -> Sent:
@@ -305,23 +353,12 @@ async def _send(broker: Broker, topic: str, command: Send) -> Sent:
     return sent
 
 
-async def _receive(broker: Broker, name: str) -> Received:
-    queue = broker.queue(ACCOUNT, name)
-    command = Receive(queue.number, 5, 2_000, "taker")
-    received: Received = await submitted(lambda one, done: broker.receive(queue, one, done), command)  # type: ignore[arg-type]
-    return received
+async def _receive(name: str, broker: Broker) -> Received:
+    return await receive_from(broker, broker.queue(ACCOUNT, name), "taker")
 
 
-async def _delete(broker: Broker, name: str, receipts: list[str]) -> object:
-    queue = broker.queue(ACCOUNT, name)
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(outcome: Any) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    broker.delete(queue, receipts, done)
-    return await future
+async def _delete(name: str, receipts: list[str], broker: Broker) -> object:
+    return await delete_from(broker, broker.queue(ACCOUNT, name), receipts)
 
 
 async def _make_room(broker: Broker, name: str) -> bool:
@@ -329,48 +366,8 @@ async def _make_room(broker: Broker, name: str) -> bool:
     return True
 
 
-# --- bugs to plant --------------------------------------------------------------------------------------
-
-
-def copies_overtake() -> Patches:
-    """A copy is sent although an earlier copy of its group waits in the topic."""
-    numbers = count(1)
-
-    def no_line(subscription: int, group: int) -> int:
-        del group
-        return subscription << 32 | next(numbers)
-
-    return [(publish_module, "line_key", no_line)]
-
-
-def refused_copies_dropped() -> Patches:
-    """A copy that a full queue refuses is dropped."""
-
-    def drop(self: FanOut, queue: Any, slot: int, to: int, verdict: Reason, now: int) -> None:
-        if verdict != Reason.ACCEPTED:
-            self.drop(queue, slot, now)
-
-    return [(FanOut, "on_settled", drop)]
-
-
-def second_subscription_forgotten() -> Patches:
-    """A publish has no copy for its last subscription now and then."""
-    copy = Publishing._copy
-
-    def careless(self: Publishing, queue: Any, topic: Any, batch: Any, matches: Any, now: int) -> None:
-        if batch.sequence % 5 == 0:
-            matches = [matching[:-1] for matching in matches]
-        if any(matches):
-            copy(self, queue, topic, batch, matches, now)
-
-    return [(Publishing, "_copy", careless)]
-
-
-TOPIC_BUGS: dict[str, Callable[[], Patches]] = {
-    "copies-overtake": copies_overtake,
-    "refused-copies-dropped": refused_copies_dropped,
-    "second-subscription-forgotten": second_subscription_forgotten,
-}
+async def _queue_numbers(broker: Broker) -> dict[str, int]:
+    return {entry.name: entry.number for entry in broker.queues(ACCOUNT)}
 
 
 def simulate_topics(
@@ -378,6 +375,5 @@ def simulate_topics(
 ) -> Outcome:
     """Run one seed of topics to its end, with a bug planted if one is named."""
     scenario = choose_topics(seed, steps)
-    patches = TOPIC_BUGS[bug]() if bug is not None else []
-    with patched([*patches, *receives_that_break_off()]):
+    with planted(bug, TOPIC_BUGS), patched(receives_that_break_off()):
         return run_to_its_end(lambda loop: TopicSimulation(scenario, loop), SimLoop(), bug, record)

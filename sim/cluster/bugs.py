@@ -12,7 +12,9 @@ from batonq.log.jetstream.leases import JetStreamLeases
 from batonq.node.cluster.peers import ClosedUnanswered, NoAnswer, NotSent, Peers
 from sim.bugs import epoch_not_compared, release_before_commit
 from sim.cluster.forwarding_bugs import FORWARDING_BUGS
+from sim.cluster.takeover_bugs import TAKEOVER_BUGS
 from sim.patches import Patches
+from sim.payload_bugs import objects_of_moved_messages_swept
 
 
 def append_epoch_not_checked() -> Patches:
@@ -81,4 +83,6 @@ CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
     "reconnect-counts-as-not-sent": reconnect_counts_as_not_sent,
     "restarted-node-counts-as-not-asked": restarted_node_counts_as_not_asked,
     **FORWARDING_BUGS,
+    **TAKEOVER_BUGS,
+    "objects-of-moved-messages-swept": objects_of_moved_messages_swept,
 }

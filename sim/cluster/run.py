@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Coroutine
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
@@ -21,10 +22,11 @@ from sim.cluster.network import Network
 from sim.cluster.scenario import ClusterScenario, choose
 from sim.cluster.server import Server
 from sim.crowds import LONG_POLL_MS, Actor, cluster_crowds
-from sim.log import Witness
+from sim.loop import SimLoop
 from sim.machine import Machine
 from sim.patches import patched
 from sim.run import Outcome, Record, Simulation, run_to_its_end
+from sim.topics import Topics
 
 SETTLE_S = 60.0  # after the faults end, every shard has an owner and all followers by then
 
@@ -33,14 +35,28 @@ class ClusterSimulation(Simulation):
     scenario: ClusterScenario
     drain_rounds_max = 40
     forgets_in_the_end = False
+    replayed_messages = 12
+    payloads_settle_s = 30.0  # longer than a node is paused or a call between nodes is repeated
     leftovers_s = LONG_POLL_MS / 1000 + 0.7  # a node may not notice that a waiting caller has died
+
+    def __init__(self, scenario: ClusterScenario, loop: SimLoop) -> None:
+        super().__init__(scenario, loop)
+        self._topics = Topics(self, self._random, scenario.settings.shards) if scenario.topics else None
 
     def _crowds(self) -> list[Actor]:
         return cluster_crowds(self, self.scenario, self._random)
 
+    async def _set_up(self) -> None:
+        await super()._set_up()
+        if self._topics is not None:
+            await self._topics.set_up()
+
+    def _actors(self) -> list[Coroutine[Any, Any, None]]:
+        return [*super()._actors(), *(self._topics.actors() if self._topics is not None else ())]
+
     def _make_machines(self) -> list[Machine]:
         scenario = self.scenario
-        self.witness = Witness()
+        self.witness = self._make_witness()
         network = Network(self.loop, self._random("network"))
         server = Server(self.loop, self._random("server"), self.witness, self.violated)
         lines = Lines(network, lambda name: self.cluster.machines[name].kill())
@@ -65,7 +81,7 @@ class ClusterSimulation(Simulation):
         self.cluster.server.stale = scenario.troubles.stale
         self.cluster.lines.fault_share = scenario.troubles.broken_calls
         self.lost_answers = scenario.troubles.lost_answers
-        troubles = [self.loop.create_task(work) for work in chaos.tasks()]
+        troubles = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._storage_troubles())]
         actors = [self.loop.create_task(work) for work in self._actors()]
         await self._until(scenario.duration_s)
         await self._end(troubles)
@@ -108,6 +124,16 @@ class ClusterSimulation(Simulation):
         machines = self.cluster.machines.values()
         return [(machine.name, cast(ClusterNode, machine.node)) for machine in machines if machine.node is not None]
 
+    async def _all_done(self) -> None:
+        await super()._all_done()
+        if self._topics is not None:
+            await self._topics.all_arrived()
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self._topics is not None and not self.broken:
+            self._topics.check(self.witness.fold())
+
     async def _settle(self) -> None:
         deadline_s = self.loop.time() + SETTLE_S
         while why := self._unsettled():
@@ -139,8 +165,12 @@ class ClusterSimulation(Simulation):
             f"{len(self.history.calls)} calls, {self.acknowledged()} messages acknowledged, {deliveries} deliveries, "
             f"{len(machines)} nodes, {sum(machine.crashes for machine in machines)} crashes, "
             f"{sum(machine.pauses for machine in machines)} pauses, {self.cluster.server.frames} frames, "
-            f"{self.loop.time():.0f} s"
+            f"{self.loop.time():.0f} s{self._summary_of_others()}"
         )
+
+    def _summary_of_others(self) -> str:
+        published = f", {self._topics.acknowledgements} published" if self._topics is not None else ""
+        return published + super()._summary_of_others()
 
 
 def simulate_cluster(

@@ -10,10 +10,12 @@ from batonq.log.file_log import FileLogSettings
 from batonq.node.settings import Settings
 from sim.crowd_scenario import has_tiny_limits
 from sim.limits import choose_limits
+from sim.payloads import with_payload_store
 from sim.scenario import ACCOUNT, KIB, PAUSING_AT, PAUSING_EVERY, Faults, QueuePlan, Scenario, choose_queues
 
 NAMES = "abc"
 HOUR_S = 3600.0
+FANOUT_AT = (0, 3, 6)  # last digits of the seeds with topics, schedules, replays, reader groups or large payloads
 LINES_ONLY_SHARE = 0.4  # of clusters: only calls between nodes break, and nodes die while they answer
 
 
@@ -43,6 +45,7 @@ class ClusterScenario(Scenario):
     steps_s: tuple[float, ...] = ()  # by which clocks are set
     troubles: ClusterFaults = field(default_factory=ClusterFaults)
     secret: bool = False  # nodes sign the calls between them
+    topics: bool = False  # messages are published to topics
 
     @property
     def names(self) -> str:
@@ -62,15 +65,17 @@ class ClusterScenario(Scenario):
     def __str__(self) -> str:
         names = ", ".join(plan.name for plan in self.queues)
         skews = f", clocks {self.skews_s} set by {self.steps_s}" if any(self.skews_s.values()) or self.steps_s else ""
+        wanted = ("topics", "scheduling", "replaying", "reading", "payloads")
+        more = "".join(f", {each}" for each in wanted if getattr(self, each))
         return (
             f"{self.nodes} nodes, {self.settings.shards} shards, spread {self.settings.spread}, "
-            f"{self.duration_s:.0f} s, queues {names}{skews}; {self.troubles}"
+            f"{self.duration_s:.0f} s, queues {names}{more}{skews}; {self.troubles}"
         )
 
 
 def choose(seed: int, steps: int | None = None) -> ClusterScenario:
     """Everything about a run that is decided before it begins."""
-    scenario = _with_lines(_choose_usual(seed, steps))
+    scenario = _with_fanout(_with_lines(_choose_usual(seed, steps)), steps)
     if not has_tiny_limits(seed):
         return scenario
     tiny = choose_limits(Random(f"cluster limits {seed}"), cluster=True)
@@ -87,6 +92,29 @@ def _with_lines(scenario: ClusterScenario) -> ClusterScenario:
         troubles=replace(ClusterFaults() if only else scenario.troubles, broken_calls=broken_calls),
         unnamed=only or random.random() < 0.3,
         secret=random.random() < 0.5,
+    )
+
+
+def _with_fanout(scenario: ClusterScenario, steps: int | None) -> ClusterScenario:
+    """Choose what else than queues there is, from random numbers of its own: other seeds stay what they are."""
+    if scenario.seed % 10 not in FANOUT_AT:
+        return scenario
+    random = Random(f"{scenario.seed}-fanout")
+    topics, scheduling, replaying, reading = (random.random() < 0.5 for _ in range(4))
+    payloads = random.random() < 0.4
+    if payloads:  # hours are seconds then, and no clock may be off by many of them
+        scenario = replace(scenario, steps_s=(), troubles=replace(scenario.troubles, wall_s=0.0))
+    settings = replace(scenario.settings, shards=max(2, scenario.settings.shards))
+    return replace(
+        scenario,
+        settings=with_payload_store(settings) if payloads else settings,
+        duration_s=10.0,
+        steps_max=steps if steps is not None else 2 * scenario.steps_max,
+        topics=topics or not (scheduling or replaying or reading),
+        scheduling=scheduling,
+        replaying=replaying,
+        reading=reading,
+        payloads=payloads,
     )
 
 

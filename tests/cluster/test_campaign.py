@@ -27,7 +27,7 @@ def test_an_owner_that_is_stopped_or_cut_off_under_load_costs_nobody_anything(
             for fault in ("stop-owner", "cut-out"):
                 report = await rounds.run(fault)
                 assert not report.violations, report.line()
-                assert report.sent and report.delivered
+                assert report.sent and report.delivered and report.stored
                 assert all(report.fanout[name] for name in ("published", "firings", "replayed", "commits"))
 
     asyncio.run(main())

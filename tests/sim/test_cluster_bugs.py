@@ -16,6 +16,12 @@ FOUND_BY = {
     "release-before-commit": (5, {"total-queue"}),
     "lease-epoch-ignored": (17, {"owners"}),
     "epoch-not-compared": (2, {"lease-exclusivity"}),
+    # When a shard gets a new owner:
+    "waiting-copies-forgotten": (16, {"copies"}),
+    "schedules-fire-again": (40, {"schedules"}),
+    "reader-positions-lost": (50, {"readers"}),
+    # In large payloads:
+    "objects-of-moved-messages-swept": (13, {"payloads"}),
     # In calls between nodes:
     "forwarded-outcomes-permuted": (1, {"exception"}),
     "forwarded-priorities-lost": (9, {"total-queue"}),
@@ -23,7 +29,7 @@ FOUND_BY = {
     "forwarded-names-lost": (1, {"total-queue"}),
     "forwarded-epochs-lost": (2, {"total-queue"}),
     "gathered-commands-lost": (2, {"liveness"}),
-    "answers-not-remembered": (15, {"total-queue"}),
+    "answers-not-remembered": (27, {"total-queue"}),
     "retry-goes-home": (1014, {"total-queue"}),
 }
 

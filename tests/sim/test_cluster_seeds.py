@@ -1,4 +1,4 @@
-"""Whole clusters under faults, a seed each: 1,000 in the full profile, a few in the fast one, two at a time."""
+"""Whole clusters under faults, a seed each: 240 in the full profile, a few in the fast one, two at a time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sim.cluster.run import simulate_cluster
 from sim.run import Outcome
 from tests.support.profile import FULL
 
-SEEDS = 500 if FULL else 10
-CHUNK = min(50, SEEDS)
+SEEDS = 240 if FULL else 10
+CHUNK = min(40, SEEDS)
 
 
 def told(outcome: Outcome) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sim.topics import TOPIC_BUGS, simulate_topics
+from sim.topic_bugs import TOPIC_BUGS
+from sim.topics import simulate_topics
 from tests.support.profile import FULL
 
-SEEDS = 30 if FULL else 4
+SEEDS = 12 if FULL else 4
 SEEDS_MAX = 12
 FOUND_BY = {
     "copies-overtake": {"fifo"},

@@ -438,9 +438,16 @@ class Node:
         self.sweeper = PayloadSweeper(
             self.broker.payloads,
             self.broker.all_ports,
-            leads=lambda: self.started and self.broker.serves(min(self.catalog.current().shards)),
+            leads=self._sweeps_payloads,
             every_s=settings.payload_sweep_s,
         )
+
+    def _sweeps_payloads(self) -> bool:
+        """Whether this node is the one that sweeps the payload store; none does while the catalog is unavailable."""
+        try:
+            return self.started and self.broker.serves(min(self.catalog.current().shards))
+        except BatonError:
+            return False
 
     def _alarm_store(self) -> AlarmStore | None:
         if not self.world.threads:
