@@ -1,4 +1,4 @@
-"""Whole nodes under faults, a seed each: 120 in the full profile, a few in the fast one, two at a time."""
+"""Whole nodes under faults, a seed each: 100 in the full profile, a few in the fast one, two at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sim.run import Outcome, simulate
 from tests.support.profile import FULL
 
-SEEDS = 120 if FULL else 10
+SEEDS = 100 if FULL else 10
 CHUNK = 10
 
 
