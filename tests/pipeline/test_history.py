@@ -16,12 +16,15 @@ from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, Lo
 from batonq.log import layout
 from batonq.log.cancellation import end
 from batonq.log.disk import RealDisk
+from batonq.log.frames import HEADER_BYTES, parse_header
 from batonq.pipeline.events.names import Names, told_by
+from batonq.pipeline.reading import history as history_module
 from batonq.pipeline.reading import remote
 from batonq.pipeline.reading.archive import Archive
 from batonq.pipeline.reading.archiver import archive_shard
 from batonq.pipeline.reading.history import DirectoryHistory, History, open_history
 from batonq.pipeline.reading.remote import RemoteHistory
+from batonq.pipeline.reading.stores import Store
 from tests.pipeline.conftest import small
 from tests.pipeline.support import assert_same
 from tests.pipeline.test_served_history import work
@@ -101,6 +104,60 @@ def test_no_such_shard(place: Place, kind: str) -> None:
     for shard in (9, layout.CATALOG_SHARD):
         with pytest.raises(NotFound, match=f"Shard {shard} does not exist"):
             place.open(kind).frames(shard, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_time_is_found_without_reading_the_frames_before(
+    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = place.open(kind)
+    (span,) = history.shards()
+    times = {frame.number: frame.time_ms for frame in history.frames(0, span.first)}
+    middle = (span.first + span.next) // 2
+    reads = count_reads(monkeypatch, kind)
+    for time_ms in (0, times[span.first], times[middle] - 1, times[middle], times[middle] + 1, times[span.next - 1]):
+        reads.clear()
+        expected = next(number for number, found in times.items() if found >= time_ms)
+        assert history.find_time(0, time_ms) == expected
+        assert len(reads) <= 12 < len(times)
+    assert history.find_time(0, times[span.next - 1] + 1) == span.next
+    assert history.time_ms(0, middle) == times[middle]
+    for number in (0, span.next):
+        with pytest.raises((LogGap, InvalidInput)):
+            history.time_ms(0, number)
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[object]:
+    """Grows with every request, object or whole frame that is read."""
+    reads: list[object] = []
+    owner, name = {
+        "directory": (history_module, "read_frames"),
+        "archive": (Store, "read"),
+        "node": (RemoteHistory, "_get"),
+    }[kind]
+    original = getattr(owner, name)
+
+    def counted(*given: object) -> object:
+        reads.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(owner, name, counted)
+    return reads
+
+
+def test_a_damaged_header_is_not_passed_over_by_a_search(place: Place, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(place.data, data)
+    history = DirectoryHistory(str(data))
+    (span,) = history.shards()
+    log = Path(layout.log_directories(RealDisk(), str(data))[0])
+    path = log / layout.segment_name(layout.segments(RealDisk(), str(log))[0])
+    first = parse_header(path.read_bytes()[:HEADER_BYTES])
+    with path.open("r+b") as file:
+        file.seek(first.frame_bytes + 33)  # the number of the second frame
+        file.write(b"\xff")
+    with pytest.raises(LogCorrupt, match=f"{path}, offset {first.frame_bytes}: frame header does not match"):
+        history.time_ms(0, span.first + 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

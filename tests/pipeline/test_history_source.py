@@ -11,9 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from batonq.errors import InvalidInput
 from batonq.pipeline.events.filters import Filter
 from batonq.pipeline.events.plain import events
 from batonq.pipeline.reading.history import open_history
+from batonq.pipeline.spark.history_source import HistoryPartition, HistoryReader, HistoryStreamReader
+from batonq.pipeline.spark.history_source import schema as history_schema
+from batonq.pipeline.spark.offsets import Part
 from tests.pipeline.history_support import Stream, archive, batch, environment, expected, ordered
 from tests.support.server import TestServer
 
@@ -193,6 +197,40 @@ def test_filters_as_options_serve_streams_too(spark: SparkSession, busy_logs: st
     stream = Stream(spark, tmp_path, url=busy_logs, maxFramesPerBatch="200", **options)
     stream.run()
     assert stream.rows().equals(rows)
+
+
+def test_a_batch_and_a_stream_begin_and_end_at_a_time(busy_logs: str, archived: str) -> None:
+    """Frames before and after are not read; the rows are those that a filter on all of history gives."""
+    times = sorted(expected(busy_logs)["time"].to_pylist())
+    since, until = times[len(times) // 3], times[2 * len(times) // 3]
+    wanted = Filter(since_ms=int(since.timestamp() * 1000), until_ms=int(until.timestamp() * 1000))
+    rows = expected(busy_logs, wanted=wanted)
+    frames = {shard: rows.filter(pc.equal(rows["shard"], shard))["frame"].to_pylist() for shard in (0, 1)}
+    for url in (busy_logs, archived):
+        options = {"url": url, "since": f"{since}", "until": f"{until}"}
+        reader = HistoryReader(options, history_schema(options))
+        parts = reader.partitions()
+        found = pa.Table.from_batches([one for part in parts for one in reader.read(part)])
+        assert ordered(found).equals(rows)
+        for shard in (0, 1):
+            mine = [part.part for part in parts if isinstance(part, HistoryPartition) and part.part.shard == shard]
+            assert min(part.start for part in mine) == frames[shard][0]
+            assert max(part.stop for part in mine) - 2 <= frames[shard][-1]
+        stream = HistoryStreamReader(options, history_schema(options))
+        assert stream.initialOffset() == {str(shard): frames[shard][0] for shard in (0, 1)}
+        last = HistoryStreamReader({**options, "start": "latest"}, history_schema(options))
+        assert last.initialOffset() == last.reportLatestOffset()
+
+
+def test_a_batch_between_two_positions(busy_logs: str) -> None:
+    options = {"url": busy_logs, "start": '{"0": 20}', "end": '{"0": 25, "1": 1}'}
+    reader = HistoryReader(options, history_schema(options))
+    (part,) = reader.partitions()
+    assert part.value == Part(0, 20, 25)
+    with pytest.raises(InvalidInput, match="start=latest is for streams"):
+        HistoryReader({"url": busy_logs, "start": "latest"}, history_schema(options)).partitions()
+    with pytest.raises(InvalidInput, match="The option end is for batches"):
+        HistoryStreamReader(options, history_schema(options))
 
 
 def test_one_shard_and_no_names(spark: SparkSession, busy_logs: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from batonq.client.signing import Signer
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
-from batonq.log.frames import Frame
+from batonq.log.frames import HEADER_BYTES, Frame, parse_header
 from batonq.log.reading import Chain, frames_of
 from batonq.pipeline.events.names import Names, QueueNames
 
@@ -97,6 +98,26 @@ class RemoteHistory:
             self._listing("/v1/history")
         step = max(PART_BYTES // self._frame_bytes.get(shard, PART_BYTES), 1)
         return list(range(start + step, stop, step))
+
+    def time_ms(self, shard: int, number: int) -> int:
+        answer = self._get(f"/v1/history/{shard}?from={number}&to={number + 1}&max_bytes=1")
+        if not answer.body:
+            raise LogGap(f"Frame {number} of shard {shard} does not exist yet at {self._url}.")
+        return parse_header(answer.body[:HEADER_BYTES]).time_ms
+
+    def find_time(self, shard: int, time_ms: int) -> int:
+        """By a binary search: one small request per step."""
+        span = next((span for span in self.shards() if span.shard == shard), None)
+        if span is None:
+            raise NotFound(f"Shard {shard} does not exist at {self._url}.")
+
+        def time_of(number: int) -> int:
+            try:
+                return self.time_ms(shard, number)
+            except LogGap:  # deleted meanwhile, because it is older than all others
+                return 0
+
+        return span.first + bisect_left(range(span.first, span.next), time_ms, key=time_of)
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
         if stop is not None and stop <= start:

@@ -31,9 +31,10 @@ OPTIONS = (
     Option(
         "since",
         "",
-        "Only events at or after this time, for example `2026-01-31T12:00:00Z`; the default time zone is UTC.",
+        "Only events at or after this time, for example `2026-01-31T12:00:00Z`; the default time zone is UTC. A batch "
+        "and a new stream begin there: earlier frames are not read.",
     ),
-    Option("until", "", "Only events before this time."),
+    Option("until", "", "Only events before this time. A batch ends there: later frames are not read."),
     Option(
         "pushDown",
         "`false`",
@@ -41,7 +42,23 @@ OPTIONS = (
         "for a data frame that is used in one query, once.",
     ),
     Option("shards", "", "Only these shards, separated by commas; a missing shard is an error."),
-    Option("start", "`earliest`", 'Where a new stream starts: `earliest`, `latest` or `{"<shard>": <frame>, …}`.'),
+    Option(
+        "start",
+        "`earliest`",
+        'Where a batch or a new stream starts: `earliest`, `latest` (streams only) or `{"<shard>": <frame>, …}`.',
+    ),
+    Option(
+        "end",
+        "`latest`",
+        'Where a batch ends: `latest`, or `{"<shard>": <frame>, …}` with the first frame of each shard that is not '
+        "read. Not for streams.",
+    ),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "Whether frames that were deleted before they were read are an error. `false` continues with the first "
+        "retained frame, and logs a warning that says how many frames were skipped.",
+    ),
     Option("maxFramesPerBatch", f"`{FRAMES_A_BATCH}`", "Maximum number of frames per micro-batch, over all shards."),
     Option(
         "framesPerPartition",
@@ -62,6 +79,8 @@ class HistoryOptions:
     wanted: Filter = field(default_factory=Filter)
     shards: frozenset[int] | None = None
     start: str = "earliest"
+    end: str = "latest"
+    fail_on_data_loss: bool = True
     frames_a_batch: int = FRAMES_A_BATCH
     frames_a_part: int | None = None
     push_down: bool = False
@@ -93,6 +112,8 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
         wanted=wanted,
         shards=_shards(options.get("shards")),
         start=options.get("start", "earliest"),
+        end=options.get("end", "latest"),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
         frames_a_batch=whole(options, "maxFramesPerBatch", FRAMES_A_BATCH),
         frames_a_part=whole(options, "framesPerPartition", 0) or None,
         push_down=flag(options, "pushDown"),

@@ -6,6 +6,7 @@ range. A planned range is read completely or fails, so a stream's offsets descri
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,14 @@ from batonq.pipeline.events.schema import columns
 from batonq.pipeline.reading.history import History, Range
 from batonq.pipeline.spark import history_options, offsets
 from batonq.pipeline.spark.history_options import HistoryOptions
-from batonq.pipeline.spark.offsets import Part
+from batonq.pipeline.spark.offsets import Part, Position
 from batonq.pipeline.spark.pushdown import push
 from batonq.pipeline.tables.schema import spark_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 NAMES_SHOWN = 10  # in an error message
 
@@ -61,6 +64,7 @@ class _Source:
         self.columns = _checked(schema, self.options)
         self._asked = {queue for queue in self.options.wanted.queues or () if isinstance(queue, str)}
         self._history: History | None = None
+        self._lost: set[Part] = set()  # skipped frames that were reported
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_history": None}
@@ -86,9 +90,30 @@ class _Source:
                 f"{shown or 'none'}."
             )
 
-    def plan(self, parts: Iterable[Part]) -> list[HistoryPartition]:
-        found = offsets.split(parts, self.history.marks, self.options.frames_a_part)
-        return [HistoryPartition(part, self._names(part)) for part in found]
+    def initial(self, ranges: list[Range]) -> Position:
+        """Where reading starts: at the option `start`, or at the first frame with events of `since`, if that is
+        later.
+        """
+        position = offsets.initial(ranges, self.options.start)
+        if (since_ms := self.options.wanted.since_ms) is None:
+            return position
+        return {shard: max(frame, self.history.find_time(shard, since_ms)) for shard, frame in position.items()}
+
+    def plan(self, parts: Iterable[Part], ranges: Iterable[Range]) -> list[HistoryPartition]:
+        firsts = {span.shard: span for span in ranges}
+        kept = [self._retained(part, firsts[part.shard]) if part.shard in firsts else part for part in parts]
+        found = offsets.split(kept, self.history.marks, self.options.frames_a_part)
+        return [HistoryPartition(part, self._names(part)) for part in found if part.start < part.stop]
+
+    def _retained(self, part: Part, span: Range) -> Part:
+        """Raises LogGap if frames of a part were deleted, unless they may be skipped."""
+        if self.options.fail_on_data_loss:
+            offsets.check_retained(span, part.start, self.options.url)
+        kept, lost = offsets.retained(part, span.first)
+        if lost.start < lost.stop and lost not in self._lost:
+            self._lost.add(lost)
+            log.warning(offsets.loss(lost, self.options.url, span.first))
+        return kept
 
     def _names(self, part: Part) -> Names:
         if not self.options.names or part.start == 1:
@@ -102,16 +127,24 @@ class _Source:
             return  # Spark's own partition for an empty batch
         options, part = self.options, partition.part
         decoder = Decoder(bodies=options.bodies, wanted=options.wanted, names=dict(partition.names), dictionaries=False)
-        frames = options.open().frames(part.shard, part.start, part.stop)
-        for batch in decoder.batches(_whole(frames, part, options.url)):
+        for batch in decoder.batches(_frames(options.open(), part, options)):
             yield batch if self.columns is None else batch.select(self.columns)
 
 
 class HistoryReader(_Source, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
+        if self.options.start == "latest":
+            raise InvalidInput("start=latest is for streams: a batch that starts at the end reads nothing.")
         ranges = self.ranges()
         self.check_queues(ranges)
-        return list(self.plan(Part(span.shard, span.first, span.next) for span in ranges if span.first < span.next))
+        return list(self.plan(offsets.between(self.initial(ranges), self._final(ranges)), ranges))
+
+    def _final(self, ranges: list[Range]) -> Position:
+        """The option `end`, or the frame after the first one with an event of `until` or later, if that is earlier."""
+        position = offsets.final(ranges, self.options.end)
+        if (until_ms := self.options.wanted.until_ms) is None:
+            return position
+        return {shard: min(frame, self.history.find_time(shard, until_ms) + 1) for shard, frame in position.items()}
 
 
 class PushedHistoryReader(HistoryReader):
@@ -135,11 +168,13 @@ class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvaila
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         super().__init__(given, schema)
+        if self.options.end != "latest":
+            raise InvalidInput("The option end is for batches: a stream has no end.")
         self._target: list[Range] | None = None  # the end when Trigger.AvailableNow started
         self._looked = False
 
     def initialOffset(self) -> dict[str, int]:
-        return offsets.encode(offsets.initial(self.ranges(), self.options.start))
+        return offsets.encode(self.initial(self.ranges()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxFiles(self.options.frames_a_batch)
@@ -153,24 +188,37 @@ class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvaila
             self.check_queues(ranges)
             self._looked = True
         most = None if isinstance(limit, ReadAllAvailable) else self.options.frames_a_batch
-        return offsets.encode(offsets.latest(offsets.decode(start), ranges, most, self.options.url))
+        lossy = not self.options.fail_on_data_loss
+        return offsets.encode(offsets.latest(offsets.decode(start), ranges, most, self.options.url, lossy=lossy))
 
     def reportLatestOffset(self) -> dict[str, int]:
         return offsets.encode({span.shard: span.next for span in self.ranges()})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return list(self.plan(offsets.between(offsets.decode(start), offsets.decode(end))))
+        return list(self.plan(offsets.between(offsets.decode(start), offsets.decode(end)), self.ranges()))
 
 
-def _whole(frames: Iterator[Frame], part: Part, source: str) -> Iterator[Frame]:
-    """The frames; raises LogGap if the last of them are missing, although they existed during planning."""
+def _frames(history: History, part: Part, options: HistoryOptions) -> Iterator[Frame]:
+    """The frames of a part. Raises LogGap if any of them was deleted since planning. With failOnDataLoss=false the
+    deleted front of a part is skipped.
+    """
     number = part.start
-    for frame in frames:
-        yield frame
-        number = frame.number + 1
+    while number < part.stop:
+        try:
+            for frame in history.frames(part.shard, number, part.stop):
+                yield frame
+                number = frame.number + 1
+            break
+        except LogGap:
+            first = next((span.first for span in history.shards() if span.shard == part.shard), 0)
+            if options.fail_on_data_loss or first <= number:
+                raise
+            kept, lost = offsets.retained(part._replace(start=number), first)
+            log.warning(offsets.loss(lost, options.url, first))
+            number = kept.start
     if number < part.stop:
         raise LogGap(
-            f"Frames {number} to {part.stop - 1} of shard {part.shard} are no longer in {source}, although they "
+            f"Frames {number} to {part.stop - 1} of shard {part.shard} are no longer in {options.url}, although they "
             "were during planning."
         )
 
