@@ -20,7 +20,7 @@ from batonq.pipeline.events import decode
 from batonq.pipeline.events.decode import Decoder
 from batonq.pipeline.events.filters import Filter
 from batonq.pipeline.events.ranges import pieces
-from batonq.pipeline.events.schema import EVENTS
+from batonq.pipeline.events.schema import EVENTS, columns
 from tests.core.rig import T0, Bench, claim, make_send
 from tests.core.test_against_model import Machine
 from tests.core.test_stored_payloads import key_of, send_stored
@@ -161,6 +161,22 @@ def test_filters_choose_before_texts_are_read() -> None:
     assert set(only.column("event").to_pylist()) == {"leased"}
     with pytest.raises(InvalidInput, match="no event 'vanished'"):
         Filter(events=frozenset({"vanished"}))
+
+
+@given(st.lists(st.sampled_from([column.name for column in columns(bodies=True)]), min_size=1, unique=True))
+def test_only_the_chosen_columns_are_decoded_and_have_the_same_values(chosen: list[str]) -> None:
+    frames = frames_of(rich())
+    whole = Decoder(bodies=True).decode(frames)
+    assert Decoder(bodies=True, columns=chosen).decode(frames).equals(whole.select(chosen))
+
+
+@pytest.mark.parametrize("column", [column.name for column in columns(bodies=True)])
+def test_a_column_alone(column: str) -> None:
+    frames = frames_of(rich())
+    for dictionaries in (True, False):
+        whole = Decoder(bodies=True, dictionaries=dictionaries).decode(frames)
+        one = Decoder(bodies=True, dictionaries=dictionaries, columns=[column]).decode(frames)
+        assert one.equals(whole.select([column]))
 
 
 def test_batches_are_bounded_and_never_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,3 +247,8 @@ def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, busy_logs: st
     row = frame.where("event = 'sent'").selectExpr("count(1)", "max(frame) > 10").first()
     assert row is not None
     assert tuple(row) == (expected(busy_logs, wanted=Filter(events=frozenset(("sent",)))).num_rows, True)
+    chosen = batch(spark, busy_logs, columns="body,frame")
+    assert chosen.columns == ["body", "frame"]
+    rows = expected(busy_logs, bodies=True)
+    total = pc.sum(pc.binary_length(rows["body"])).as_py()
+    assert chosen.selectExpr("sum(length(body))").first() == (total,)

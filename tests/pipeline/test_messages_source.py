@@ -12,6 +12,7 @@ import pytest
 from batonq.client.models import Outgoing
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.spark.messages_replay import as_history
+from batonq.pipeline.spark.messages_table import EVENT_COLUMNS
 from batonq.sync import Baton
 from tests.pipeline.consumers import consume
 from tests.support.server import TestServer
@@ -169,7 +170,7 @@ def test_a_replay_has_options_of_its_own() -> None:
         "since": "2026-01-01",
         "queues": "q",
         "events": "sent",
-        "bodies": "true",
+        "columns": ",".join(EVENT_COLUMNS),
     }
     for wrong, reason in (({"bodies": "true"}, "There is no option 'bodies'"), ({"queue": "a,b"}, "one queue")):
         with pytest.raises(Exception, match=reason):

@@ -142,9 +142,11 @@ def test_options_as_they_are_given() -> None:
             "until": "2026-01-02",
             "shards": "0,1",
             "maxframesperbatch": "5",
+            "columns": "event, frame,event",
         }
     )
     assert options.url == "/data" and options.bodies and options.names
+    assert options.columns == ("event", "frame")
     assert options.shards == frozenset((0, 1)) and options.frames_a_batch == 5 and options.frames_a_part is None
     day_ms = 24 * 3_600_000
     since_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -163,6 +165,7 @@ def test_options_as_they_are_given() -> None:
         ({"url": "/data", "maxFramesPerBatch": "0"}, "maxFramesPerBatch must be an integer from 1"),
         ({"url": "/data", "framesPerPartition": "few"}, "framesPerPartition must be an integer from 1"),
         ({"url": "/data", "names": "false", "queues": "orders"}, "names cannot be used with names=false"),
+        ({"url": "/data", "columns": "event,fame"}, "columns must be columns of the events table, .* not 'event,fame'"),
         ({"url": "/data", "failOnDataLoss": "no"}, "failOnDataLoss must be true or false, not 'no'"),
         ({"url": "/data", "accessKey": "AK"}, "accessKey and secretKey must be set together"),
     ],

@@ -40,10 +40,13 @@ class Decoder:
         wanted: Filter | None = None,
         names: Names | None = None,
         dictionaries: bool = True,
+        columns: Sequence[str] | None = None,
     ) -> None:
+        """`columns`: only these are decoded, in this order. Default: all, with `body` if `bodies` is set."""
         self.names: Names = {} if names is None else names
         self.schema = arrow_schema(bodies=bodies, dictionaries=dictionaries)
-        self._bodies = bodies
+        if columns is not None:
+            self.schema = pa.schema([self.schema.field(name) for name in columns])
         self._wanted = wanted or Filter()
         self._dictionaries = dictionaries
 
@@ -84,13 +87,13 @@ class Decoder:
             words, kinds, places, which, bases = words[:, keep], kinds[keep], places[keep], which[keep], bases[keep]
             moved: Ints = np.cumsum(keep) - keep  # number of kept rows before each row
             learned = {queue: int(moved[at]) for queue, at in learned.items()}
-        builder = Builder(words, kinds, bases, variable, dictionaries=self._dictionaries)
-        columns: dict[str, Any] = builder.columns(self.names, learned, bodies=self._bodies)
+        builder = Builder(words, kinds, bases, variable, schema=self.schema, dictionaries=self._dictionaries)
+        columns = builder.columns(self.names, learned)
         header = _headers(frames, which)
         columns["row"] = places
         columns.update(header)
         columns["logical_time"] = header["frame"] << 16 | places
-        return builder.batch(columns, self.schema, shard=frames[0].shard)
+        return builder.batch(columns, shard=frames[0].shard)
 
     def _learn(self, words: Words, kinds: Any, bases: Any, variable: bytes) -> dict[int, int]:
         """Add the queue names in these rows. Returns the row at which each new one became known."""

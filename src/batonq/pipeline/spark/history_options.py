@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from batonq.errors import InvalidInput
 from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.schema import BODY, columns
 from batonq.pipeline.reading.history import History, open_history
 from batonq.pipeline.spark.options import Option, access, check_known, flag, time_ms, whole
 
@@ -23,6 +24,11 @@ OPTIONS = (
     Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key id of the server's own account, for a secured node."),
     Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Secret access key."),
     Option("bodies", "`false`", "Whether to include the column `body`."),
+    Option(
+        "columns",
+        "",
+        "Only these columns, separated by commas. Other columns are not decoded. Default: all, without `body`.",
+    ),
     Option("names", "`true`", "Whether to fill in `queue_name` and `tenant`. Planning is faster without."),
     Option(
         "queues", "", "Only events of these queues: names or numbers, separated by commas. An unknown name is an error."
@@ -75,6 +81,7 @@ class HistoryOptions:
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     bodies: bool = False
+    columns: tuple[str, ...] | None = None
     names: bool = True
     wanted: Filter = field(default_factory=Filter)
     shards: frozenset[int] | None = None
@@ -95,6 +102,7 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
     options = {_NAMES[key.lower()]: value for key, value in given.items() if value != ""}
     url, access_key, secret_key = access(options)
     names = flag(options, "names", True)
+    chosen = _columns(options.get("columns"))
     wanted = Filter(
         queues=_queues(options.get("queues")),
         events=_texts(options.get("events")),
@@ -107,7 +115,8 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
         url=url,
         access_key=access_key,
         secret_key=secret_key,
-        bodies=flag(options, "bodies"),
+        bodies=flag(options, "bodies") or BODY.name in (chosen or ()),
+        columns=chosen,
         names=names,
         wanted=wanted,
         shards=_shards(options.get("shards")),
@@ -118,6 +127,20 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
         frames_a_part=whole(options, "framesPerPartition", 0) or None,
         push_down=flag(options, "pushDown"),
     )
+
+
+def _columns(given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    known = [column.name for column in columns(bodies=True)]
+    found = tuple(dict.fromkeys(text.strip() for text in given.split(",") if text.strip()))
+    unknown = [name for name in found if name not in known]
+    if unknown or not found:
+        raise InvalidInput(
+            f"The option columns must be columns of the events table, separated by commas, not {given!r}; the columns "
+            f"are {', '.join(known)}."
+        )
+    return found
 
 
 def _texts(given: str | None) -> frozenset[str] | None:

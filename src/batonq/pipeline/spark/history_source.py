@@ -40,7 +40,8 @@ def schema(given: Mapping[str, str]) -> StructType:
     """
     options = history_options.parse(given)
     options.open()
-    return _schema(bodies=options.bodies)
+    whole = _schema(bodies=options.bodies)
+    return whole if options.columns is None else StructType([whole[name] for name in options.columns])
 
 
 def _schema(*, bodies: bool) -> StructType:
@@ -126,9 +127,14 @@ class _Source:
         if not isinstance(partition, HistoryPartition):
             return  # Spark's own partition for an empty batch
         options, part = self.options, partition.part
-        decoder = Decoder(bodies=options.bodies, wanted=options.wanted, names=dict(partition.names), dictionaries=False)
-        for batch in decoder.batches(_frames(options.open(), part, options)):
-            yield batch if self.columns is None else batch.select(self.columns)
+        decoder = Decoder(
+            bodies=options.bodies,
+            wanted=options.wanted,
+            names=dict(partition.names),
+            dictionaries=False,
+            columns=self.columns,
+        )
+        yield from decoder.batches(_frames(options.open(), part, options))
 
 
 class HistoryReader(_Source, DataSourceReader):
@@ -223,8 +229,8 @@ def _frames(history: History, part: Part, options: HistoryOptions) -> Iterator[F
         )
 
 
-def _checked(given: StructType, options: HistoryOptions) -> list[str] | None:
-    """The columns of a user-defined schema; None: all."""
+def _checked(given: StructType, options: HistoryOptions) -> list[str]:
+    """The columns of a user-defined schema."""
     known = {field.name: field.dataType for field in _schema(bodies=options.bodies)}
     for field in given:
         if field.name not in known:
@@ -234,5 +240,4 @@ def _checked(given: StructType, options: HistoryOptions) -> list[str] | None:
         if field.dataType != known[field.name]:
             kind = known[field.name].simpleString()
             raise InvalidInput(f"The column {field.name} is {kind}, not {field.dataType.simpleString()}.")
-    names = given.fieldNames()
-    return None if names == list(known) else names
+    return given.fieldNames()

@@ -31,6 +31,10 @@ COLUMNS = (
     Column("dedup_key", "text", "Deduplication key."),
     Column("queue", "text", "Name of the queue."),
 )
+EVENT_COLUMNS = (  # what of_events needs of the events table
+    *("message_id", "body", "content", "group", "priority", "sequence", "sent_at"),
+    *("attributes", "trace", "dedup_key", "queue_name"),
+)
 
 
 def arrow_schema() -> pa.Schema:
