@@ -17,6 +17,7 @@ from batonq.pipeline.events.plain import events
 from batonq.pipeline.reading.history import open_history
 from batonq.pipeline.spark.history_source import HistoryPartition, HistoryReader, HistoryStreamReader
 from batonq.pipeline.spark.history_source import schema as history_schema
+from batonq.pipeline.spark.lag import history_lag
 from batonq.pipeline.spark.offsets import Part
 from tests.pipeline.history_support import Stream, archive, batch, environment, expected, ordered
 from tests.support.server import TestServer
@@ -112,6 +113,8 @@ def test_a_stream_in_batches(spark: SparkSession, busy_logs: str, archived: str,
     stream = Stream(spark, tmp_path, url=url, maxFramesPerBatch="250", framesPerPartition="100")
     frames = sum(span.next - span.first for span in open_history(busy_logs).shards())
     assert stream.run() == -(-frames // 250) > 1
+    lags = [sum(shard.frames for shard in history_lag(progress)) for progress in stream.progress]
+    assert lags[: len(stream.batches)] == [max(frames - 250 * batch, 0) for batch in range(1, len(stream.batches) + 1)]
     assert stream.run() == 0
     assert stream.rows().equals(expected(busy_logs))
 

@@ -11,6 +11,7 @@ import pytest
 
 from batonq.client.models import Outgoing
 from batonq.pipeline.jobs.problems import sentence
+from batonq.pipeline.spark.lag import messages_lag
 from batonq.pipeline.spark.messages_replay import as_history
 from batonq.pipeline.spark.messages_table import EVENT_COLUMNS
 from batonq.sync import Baton
@@ -39,7 +40,9 @@ def test_a_consumer_drains_a_queue_and_everything_is_acknowledged(
         assert {(row.content, row.queue) for row in rows} <= {("json", "drained")}
         seen.append((number, [int(row.number) for row in rows]))
 
-    consume(spark, server, "drained", tmp_path, work).awaitTermination()
+    query = consume(spark, server, "drained", tmp_path, work)
+    query.awaitTermination()
+    assert [messages_lag(progress) for progress in query.recentProgress] == [300, 100, 0]
     assert [len(numbers) for _, numbers in seen] == [200, 200, 100]
     assert sorted(number for _, numbers in seen for number in numbers) == list(range(500))
     stats = queue.stats()
