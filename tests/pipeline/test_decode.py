@@ -19,6 +19,7 @@ from batonq.log.frames import build
 from batonq.pipeline.events import decode
 from batonq.pipeline.events.decode import Decoder
 from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names, QueueNames, told_by
 from batonq.pipeline.events.ranges import pieces
 from batonq.pipeline.events.schema import EVENTS, columns
 from tests.core.rig import T0, Bench, claim, make_send
@@ -177,6 +178,28 @@ def test_a_column_alone(column: str) -> None:
         whole = Decoder(bodies=True, dictionaries=dictionaries).decode(frames)
         one = Decoder(bodies=True, dictionaries=dictionaries, columns=[column]).decode(frames)
         assert one.equals(whole.select([column]))
+
+
+def test_more_names_are_asked_for_once_and_only_if_they_are_needed() -> None:
+    frames = [frame for frame in frames_of(rich()) if not told_by(frame)]
+    known = {queue: QueueNames("account", f"name {queue}") for queue in (1, 2, 3)}
+    asked: list[int] = []
+
+    def more() -> Names:
+        asked.append(1)
+        return known
+
+    decoder = Decoder(more_names=more)
+    rows = [row for frame in frames for row in decoder.decode([frame]).to_pylist()]
+    assert {(row["queue"], row["queue_name"]) for row in rows if row["queue"]} == {
+        (queue, name.name) for queue, name in known.items()
+    }
+    assert asked == [1]
+    Decoder(more_names=more, names=dict(known)).decode(frames)
+    Decoder(more_names=more, columns=["event", "queue"]).decode(frames)
+    assert asked == [1]
+    only = Decoder(more_names=more, columns=["queue"], wanted=Filter(queues=frozenset({"name 3"})))
+    assert set(only.decode(frames)["queue"].to_pylist()) == {3} and asked == [1, 1]
 
 
 def test_batches_are_bounded_and_never_empty(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import http.server
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from batonq.pipeline.reading.history import DirectoryHistory, History, open_hist
 from batonq.pipeline.reading.remote import RemoteHistory
 from batonq.pipeline.reading.stores import Store
 from tests.pipeline.conftest import small
+from tests.pipeline.history_support import stored
 from tests.pipeline.support import assert_same
 from tests.pipeline.test_served_history import work
 from tests.rest.support import Rest
@@ -321,6 +323,28 @@ def test_a_node_that_is_away(told: str) -> None:
     Told.answers = [(418, {}, b"tea")]
     with pytest.raises(BatonError, match="Is this a Baton node"):
         RemoteHistory(told).shards()
+
+
+def test_the_next_piece_is_requested_while_one_is_read(told: str, place: Place) -> None:
+    first = place.open("directory").shards()[0].first
+    frames = list(place.open("directory").frames(0, first, first + 4))
+    halves = [stored(frames[:2]), stored(frames[2:])]
+    end = {"Baton-End-Frame": str(first + 4)}
+    Told.answers = [
+        (200, {**end, "Baton-Next-Frame": str(first + 2)}, halves[0]),
+        (200, {**end, "Baton-Next-Frame": str(first + 4)}, halves[1]),
+    ]
+    found = RemoteHistory(told).frames(0, first)
+    assert next(found).number == first
+    for _ in range(6_000):
+        if not Told.answers:
+            break
+        time.sleep(0.01)
+    assert not Told.answers
+    assert [frame.digest for frame in found] == [frame.digest for frame in frames[1:]]
+    Told.answers = [(200, {**end, "Baton-Next-Frame": str(first + 2)}, halves[0]), problem("log_gap", 410)]
+    with pytest.raises(LogGap, match="told"):
+        list(RemoteHistory(told).frames(0, first))
 
 
 def test_frames_that_do_not_follow_are_refused(told: str, place: Place) -> None:

@@ -13,8 +13,11 @@ import pytest
 
 from batonq.errors import InvalidInput
 from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names
 from batonq.pipeline.events.plain import events
 from batonq.pipeline.reading.history import open_history
+from batonq.pipeline.spark import history_source
+from batonq.pipeline.spark.history_options import HistoryOptions
 from batonq.pipeline.spark.history_source import HistoryPartition, HistoryReader, HistoryStreamReader
 from batonq.pipeline.spark.history_source import schema as history_schema
 from batonq.pipeline.spark.lag import history_lag
@@ -72,8 +75,31 @@ def test_from_an_archive_in_an_object_store(
 
 
 def test_a_batch_from_a_node(spark: SparkSession, node: TestServer) -> None:
-    found = ordered(batch(spark, node.url).toArrow())
+    found = ordered(batch(spark, node.url, framesPerPartition="200").toArrow())
     assert found.equals(_until(expected(node.url), found))
+
+
+def test_a_shard_of_a_node_in_many_parts(node: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of queues that were deleted since are read from the batch's own frames, once per process of the tasks."""
+    options = {"url": node.url, "framesPerPartition": "60"}
+    reader = HistoryReader(options, history_schema(options))
+    parts = reader.partitions()
+    assert len(parts) > 6
+    again: list[int] = []
+
+    def counted(given: HistoryOptions, shard: int, start: int, stop: int) -> Names:
+        before = dict(history_source._told)
+        found = told_between(given, shard, start, stop)
+        again.append(stop - before.get((node.url, shard, start), (start, {}))[0])
+        return found
+
+    told_between = history_source._told_between
+    monkeypatch.setattr(history_source, "_told_between", counted)
+    monkeypatch.setattr(history_source, "_told", {})
+    found = ordered(pa.Table.from_batches([one for part in parts for one in reader.read(part)]))
+    assert found.equals(_until(expected(node.url), found))
+    frames = sum(span.next - span.first for span in reader.ranges())
+    assert 0 < sum(again) < frames
 
 
 def test_a_stream_from_a_node(spark: SparkSession, node: TestServer, tmp_path: Path) -> None:

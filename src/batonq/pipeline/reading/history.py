@@ -30,6 +30,8 @@ class Range(NamedTuple):
 
 
 class History(Protocol):
+    knows_deleted_queues: bool  # whether `names` has the names of queues that were deleted since
+
     def shards(self) -> list[Range]:
         """The available ranges, by shard. A range grows at its end, and may lose its front."""
 
@@ -72,6 +74,8 @@ class DirectoryHistory:
     A running node records within a second which frames are committed, so its last frames become available a little
     later.
     """
+
+    knows_deleted_queues = True
 
     def __init__(self, directory: str) -> None:
         self._disk = RealDisk()
@@ -202,6 +206,8 @@ class DirectoryHistory:
 
 class ArchivedHistory:
     """The segments of an archive."""
+
+    knows_deleted_queues = True
 
     def __init__(self, url: str) -> None:
         self.archive = Archive.at(url)

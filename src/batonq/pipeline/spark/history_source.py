@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructField, StructType
 
 from batonq.errors import InvalidInput, LogGap, NotFound
 from batonq.log.frames import Frame
-from batonq.pipeline.events.names import Names
+from batonq.pipeline.events.names import Names, told_by
 from batonq.pipeline.events.schema import columns
 from batonq.pipeline.reading.history import History, Range
 from batonq.pipeline.spark import history_options, offsets
@@ -49,12 +50,15 @@ def _schema(*, bodies: bool) -> StructType:
 
 
 class HistoryPartition(InputPartition):
-    """The input of one task; small, because it is sent over the network."""
+    """The input of one task; small, because it is sent over the network. `names` may be without those of queues that
+    were deleted since; those that were told from the frame `names_from` on can then be read there.
+    """
 
-    def __init__(self, part: Part, names: Names) -> None:
+    def __init__(self, part: Part, names: Names, names_from: int) -> None:
         super().__init__(part)
         self.part = part
         self.names = names
+        self.names_from = names_from
 
 
 class _Source:
@@ -103,8 +107,11 @@ class _Source:
     def plan(self, parts: Iterable[Part], ranges: Iterable[Range]) -> list[HistoryPartition]:
         firsts = {span.shard: span for span in ranges}
         kept = [self._retained(part, firsts[part.shard]) if part.shard in firsts else part for part in parts]
-        found = offsets.split(kept, self.history.marks, self.options.frames_a_part)
-        return [HistoryPartition(part, self._names(part)) for part in found if part.start < part.stop]
+        begins = {part.shard: part.start for part in kept}
+        found = offsets.split(
+            [part for part in kept if part.start < part.stop], self.history.marks, self.options.frames_a_part
+        )
+        return [HistoryPartition(part, self._names(part), self._names_from(part, begins[part.shard])) for part in found]
 
     def _retained(self, part: Part, span: Range) -> Part:
         """Raises LogGap if frames of a part were deleted, unless they may be skipped."""
@@ -121,6 +128,10 @@ class _Source:
             return {}
         return self.history.names(part.shard, part.start)
 
+    def _names_from(self, part: Part, begin: int) -> int:
+        """Where a task may look for more names: in the frames of its batch that other tasks read."""
+        return begin if self.options.names and not self.history.knows_deleted_queues else part.start
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from batonq.pipeline.events.decode import Decoder
 
@@ -133,6 +144,7 @@ class _Source:
             names=dict(partition.names),
             dictionaries=False,
             columns=self.columns,
+            more_names=partial(_told_between, options, part.shard, partition.names_from, part.start),
         )
         yield from decoder.batches(_frames(options.open(), part, options))
 
@@ -202,6 +214,26 @@ class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvaila
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         return list(self.plan(offsets.between(offsets.decode(start), offsets.decode(end)), self.ranges()))
+
+
+# In a task's process, which runs one task after the other: the names told from a frame up to another one.
+_told: dict[tuple[str, int, int], tuple[int, Names]] = {}
+
+
+def _told_between(options: HistoryOptions, shard: int, start: int, stop: int) -> Names:
+    """The names in the frames `start` to `stop`. Later calls continue where an earlier one stopped."""
+    key = (options.url, shard, start)
+    at, names = _told.get(key, (start, {}))
+    if at < stop:
+        names = dict(names)
+        try:
+            for frame in options.open().frames(shard, at, stop):
+                names |= told_by(frame)
+        except LogGap:
+            pass  # deleted since planning: whoever reads these frames reports it
+        _told.clear()
+        _told[key] = stop, names
+    return names
 
 
 def _frames(history: History, part: Part, options: HistoryOptions) -> Iterator[Frame]:
