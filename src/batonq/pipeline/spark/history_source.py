@@ -22,6 +22,7 @@ from batonq.pipeline.events.names import Names, told_by
 from batonq.pipeline.events.schema import columns
 from batonq.pipeline.reading.history import History, Range
 from batonq.pipeline.spark import history_options, offsets
+from batonq.pipeline.spark.brief_errors import brief_errors
 from batonq.pipeline.spark.history_options import HistoryOptions
 from batonq.pipeline.spark.offsets import Part, Position
 from batonq.pipeline.spark.pushdown import push
@@ -61,6 +62,7 @@ class HistoryPartition(InputPartition):
         self.names_from = names_from
 
 
+@brief_errors
 class _Source:
     """The common part of batches and streams. It is sent to the tasks, without the history that the driver opened."""
 
@@ -149,6 +151,7 @@ class _Source:
         yield from decoder.batches(_frames(options.open(), part, options))
 
 
+@brief_errors
 class HistoryReader(_Source, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self.options.start == "latest":
@@ -181,6 +184,7 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> HistoryReader:
     return PushedHistoryReader(given, schema) if pushed else HistoryReader(given, schema)
 
 
+@brief_errors
 class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark keeps one in a separate process while the stream runs; `read` runs elsewhere, on a copy."""
 

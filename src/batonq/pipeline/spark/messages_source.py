@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist
 from batonq.pipeline.spark import options as reading
+from batonq.pipeline.spark.brief_errors import brief_errors
 from batonq.pipeline.spark.lag import MESSAGES
 from batonq.pipeline.spark.messages_leases import Leases
 from batonq.pipeline.spark.messages_table import COLUMNS, of_messages, spark_schema
@@ -57,6 +58,7 @@ class MessagesPartition(InputPartition):
         self.data = data
 
 
+@brief_errors
 class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions are numbers of received messages: {"messages": n}."""
 
