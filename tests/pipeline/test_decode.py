@@ -218,6 +218,8 @@ def test_a_record_of_an_unknown_type_is_named() -> None:
     )
     with pytest.raises(LogCorrupt, match="frame 9 has a record of type 200"):
         Decoder().decode([frame])
+    with pytest.raises(LogCorrupt, match=r"Shard 0, frames 9 to 9: frame 9 has .*: read them with the release that"):
+        list(Decoder().batches([frame]))
 
 
 def test_an_extent_beyond_its_frame_is_refused() -> None:

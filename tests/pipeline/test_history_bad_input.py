@@ -112,7 +112,16 @@ def no_shard(kept: Path) -> Iterator[str]:
     (kept / "aside").rename(kept / "shard-0000")
 
 
-DAMAGES = (cut_off, newer, newer_archive, hole, no_front, no_shard)
+@contextmanager
+def no_file(kept: Path) -> Iterator[str]:
+    """A segment that its manifest names is not there."""
+    path = segments(kept)[-1]
+    path.rename(kept / "aside")
+    yield f"{path} does not exist. Restore it from a copy"
+    (kept / "aside").rename(path)
+
+
+DAMAGES = (cut_off, no_file, newer, newer_archive, hole, no_front, no_shard)
 
 
 def test_a_damaged_archive_is_named_and_a_stream_goes_on_when_it_is_mended(

@@ -71,7 +71,13 @@ class Decoder:
             yield from self._some(waiting)
 
     def _some(self, frames: Sequence[Frame]) -> Iterator[pa.RecordBatch]:
-        batch = self.decode(frames)
+        try:
+            batch = self.decode(frames)
+        except LogCorrupt as problem:
+            raise LogCorrupt(
+                f"Shard {frames[0].shard}, frames {frames[0].number} to {frames[-1].number}: {problem.message}. These "
+                "frames match their checksums: read them with the release that wrote them, or a newer one."
+            ) from None
         if batch.num_rows:
             yield batch
 
