@@ -116,9 +116,10 @@ def latest(
 def check_retained(span: Range, frame: int, source: str) -> None:
     if frame < span.first:
         raise LogGap(
-            f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were "
-            "deleted before they were read. Read them from the archive, if there is one: set url to the archive until "
-            "they are read. Otherwise they are lost: failOnDataLoss=false continues without them."
+            f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were deleted "
+            f"before they were read, and the first retained frame is {span.first}. Read them from the archive, if "
+            "there is one, by its URL. Otherwise they are lost; with the source's option failOnDataLoss=false a stream "
+            "continues without them."
         )
 
 
