@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,18 +86,30 @@ def start(
     added = [*quick, *_logging(chosen.get(JAVA_OPTIONS, ""))]
     if added:
         chosen[JAVA_OPTIONS] = " ".join([*added, chosen.get(JAVA_OPTIONS, "")]).strip()
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # otherwise Spark warns about the machine's name
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _local_address(master):
+        session = builder.getOrCreate()
     if quick:
         java: Any = session.sparkContext._jvm.java.lang  # type: ignore[union-attr]
         classes.note(quick, java.ProcessHandle.current().pid(), java.System.getProperty("java.class.path"))
     session.sparkContext.environment.update(_for_workers(os.environ))
     register(session)
     return session
+
+
+@contextmanager
+def _local_address(master: str) -> Iterator[None]:
+    """An address for a Java that is started here. Without one Spark warns about the machine's name."""
+    mine = master.startswith("local") and "SPARK_LOCAL_IP" not in os.environ
+    if mine:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        yield
+    finally:
+        if mine:
+            del os.environ["SPARK_LOCAL_IP"]
 
 
 def _logging(given: str) -> list[str]:
