@@ -61,6 +61,7 @@ class Stream:
     def __init__(self, spark: SparkSession, checkpoint: Path, **options: str) -> None:
         self.spark, self.checkpoint, self.options = spark, str(checkpoint), options
         self.batches: dict[int, pa.Table] = {}
+        self.progress: list[Any] = []  # of the last run
 
     def run(self, **options: str) -> int:
         """Raises what the stream failed with; returns how many batches there were."""
@@ -84,6 +85,7 @@ class Stream:
         )
         try:
             query.awaitTermination()
+            self.progress = query.recentProgress
         finally:
             query.stop()
 

@@ -96,7 +96,7 @@ from batonq.pipeline.reading import stores
 from batonq.pipeline.reading.archive import Archive
 from batonq.pipeline.reading.archiver import archive_shard
 
-real, left = stores._write_durably, int(sys.argv[3])
+real, left = stores.write_durably, int(sys.argv[3])
 
 def write(path, data):
     global left
@@ -109,7 +109,7 @@ def write(path, data):
             os.kill(os.getpid(), 9)
     real(path, data)
 
-stores._write_durably = write
+stores.write_durably = write
 archive_shard(sys.argv[1], 0, Archive.at(sys.argv[2]))
 """
 

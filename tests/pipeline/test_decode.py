@@ -19,8 +19,9 @@ from batonq.log.frames import build
 from batonq.pipeline.events import decode
 from batonq.pipeline.events.decode import Decoder
 from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names, QueueNames, told_by
 from batonq.pipeline.events.ranges import pieces
-from batonq.pipeline.events.schema import EVENTS
+from batonq.pipeline.events.schema import EVENTS, columns
 from tests.core.rig import T0, Bench, claim, make_send
 from tests.core.test_against_model import Machine
 from tests.core.test_stored_payloads import key_of, send_stored
@@ -163,6 +164,44 @@ def test_filters_choose_before_texts_are_read() -> None:
         Filter(events=frozenset({"vanished"}))
 
 
+@given(st.lists(st.sampled_from([column.name for column in columns(bodies=True)]), min_size=1, unique=True))
+def test_only_the_chosen_columns_are_decoded_and_have_the_same_values(chosen: list[str]) -> None:
+    frames = frames_of(rich())
+    whole = Decoder(bodies=True).decode(frames)
+    assert Decoder(bodies=True, columns=chosen).decode(frames).equals(whole.select(chosen))
+
+
+@pytest.mark.parametrize("column", [column.name for column in columns(bodies=True)])
+def test_a_column_alone(column: str) -> None:
+    frames = frames_of(rich())
+    for dictionaries in (True, False):
+        whole = Decoder(bodies=True, dictionaries=dictionaries).decode(frames)
+        one = Decoder(bodies=True, dictionaries=dictionaries, columns=[column]).decode(frames)
+        assert one.equals(whole.select([column]))
+
+
+def test_more_names_are_asked_for_once_and_only_if_they_are_needed() -> None:
+    frames = [frame for frame in frames_of(rich()) if not told_by(frame)]
+    known = {queue: QueueNames("account", f"name {queue}") for queue in (1, 2, 3)}
+    asked: list[int] = []
+
+    def more() -> Names:
+        asked.append(1)
+        return known
+
+    decoder = Decoder(more_names=more)
+    rows = [row for frame in frames for row in decoder.decode([frame]).to_pylist()]
+    assert {(row["queue"], row["queue_name"]) for row in rows if row["queue"]} == {
+        (queue, name.name) for queue, name in known.items()
+    }
+    assert asked == [1]
+    Decoder(more_names=more, names=dict(known)).decode(frames)
+    Decoder(more_names=more, columns=["event", "queue"]).decode(frames)
+    assert asked == [1]
+    only = Decoder(more_names=more, columns=["queue"], wanted=Filter(queues=frozenset({"name 3"})))
+    assert set(only.decode(frames)["queue"].to_pylist()) == {3} and asked == [1, 1]
+
+
 def test_batches_are_bounded_and_never_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = frames_of(rich())
     monkeypatch.setattr(decode, "ROWS_A_BATCH", 2)
@@ -179,6 +218,8 @@ def test_a_record_of_an_unknown_type_is_named() -> None:
     )
     with pytest.raises(LogCorrupt, match="frame 9 has a record of type 200"):
         Decoder().decode([frame])
+    with pytest.raises(LogCorrupt, match=r"Shard 0, frames 9 to 9: frame 9 has .*: read them with the release that"):
+        list(Decoder().batches([frame]))
 
 
 def test_an_extent_beyond_its_frame_is_refused() -> None:

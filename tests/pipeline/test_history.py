@@ -6,6 +6,7 @@ import http.server
 import json
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +17,17 @@ from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, Lo
 from batonq.log import layout
 from batonq.log.cancellation import end
 from batonq.log.disk import RealDisk
+from batonq.log.frames import HEADER_BYTES, parse_header
 from batonq.pipeline.events.names import Names, told_by
+from batonq.pipeline.reading import history as history_module
 from batonq.pipeline.reading import remote
 from batonq.pipeline.reading.archive import Archive
 from batonq.pipeline.reading.archiver import archive_shard
 from batonq.pipeline.reading.history import DirectoryHistory, History, open_history
 from batonq.pipeline.reading.remote import RemoteHistory
+from batonq.pipeline.reading.stores import Store
 from tests.pipeline.conftest import small
+from tests.pipeline.history_support import stored
 from tests.pipeline.support import assert_same
 from tests.pipeline.test_served_history import work
 from tests.rest.support import Rest
@@ -101,6 +106,60 @@ def test_no_such_shard(place: Place, kind: str) -> None:
     for shard in (9, layout.CATALOG_SHARD):
         with pytest.raises(NotFound, match=f"Shard {shard} does not exist"):
             place.open(kind).frames(shard, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_time_is_found_without_reading_the_frames_before(
+    place: Place, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = place.open(kind)
+    (span,) = history.shards()
+    times = {frame.number: frame.time_ms for frame in history.frames(0, span.first)}
+    middle = (span.first + span.next) // 2
+    reads = count_reads(monkeypatch, kind)
+    for time_ms in (0, times[span.first], times[middle] - 1, times[middle], times[middle] + 1, times[span.next - 1]):
+        reads.clear()
+        expected = next(number for number, found in times.items() if found >= time_ms)
+        assert history.find_time(0, time_ms) == expected
+        assert len(reads) <= 12 < len(times)
+    assert history.find_time(0, times[span.next - 1] + 1) == span.next
+    assert history.time_ms(0, middle) == times[middle]
+    for number in (0, span.next):
+        with pytest.raises((LogGap, InvalidInput)):
+            history.time_ms(0, number)
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[object]:
+    """Grows with every request, object or whole frame that is read."""
+    reads: list[object] = []
+    owner, name = {
+        "directory": (history_module, "read_frames"),
+        "archive": (Store, "read"),
+        "node": (RemoteHistory, "_get"),
+    }[kind]
+    original = getattr(owner, name)
+
+    def counted(*given: object) -> object:
+        reads.append(given)
+        return original(*given)
+
+    monkeypatch.setattr(owner, name, counted)
+    return reads
+
+
+def test_a_damaged_header_is_not_passed_over_by_a_search(place: Place, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(place.data, data)
+    history = DirectoryHistory(str(data))
+    (span,) = history.shards()
+    log = Path(layout.log_directories(RealDisk(), str(data))[0])
+    path = log / layout.segment_name(layout.segments(RealDisk(), str(log))[0])
+    first = parse_header(path.read_bytes()[:HEADER_BYTES])
+    with path.open("r+b") as file:
+        file.seek(first.frame_bytes + 33)  # the number of the second frame
+        file.write(b"\xff")
+    with pytest.raises(LogCorrupt, match=f"{path}, offset {first.frame_bytes}: frame header does not match"):
+        history.time_ms(0, span.first + 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,6 +323,28 @@ def test_a_node_that_is_away(told: str) -> None:
     Told.answers = [(418, {}, b"tea")]
     with pytest.raises(BatonError, match="Is this a Baton node"):
         RemoteHistory(told).shards()
+
+
+def test_the_next_piece_is_requested_while_one_is_read(told: str, place: Place) -> None:
+    first = place.open("directory").shards()[0].first
+    frames = list(place.open("directory").frames(0, first, first + 4))
+    halves = [stored(frames[:2]), stored(frames[2:])]
+    end = {"Baton-End-Frame": str(first + 4)}
+    Told.answers = [
+        (200, {**end, "Baton-Next-Frame": str(first + 2)}, halves[0]),
+        (200, {**end, "Baton-Next-Frame": str(first + 4)}, halves[1]),
+    ]
+    found = RemoteHistory(told).frames(0, first)
+    assert next(found).number == first
+    for _ in range(6_000):
+        if not Told.answers:
+            break
+        time.sleep(0.01)
+    assert not Told.answers
+    assert [frame.digest for frame in found] == [frame.digest for frame in frames[1:]]
+    Told.answers = [(200, {**end, "Baton-Next-Frame": str(first + 2)}, halves[0]), problem("log_gap", 410)]
+    with pytest.raises(LogGap, match="told"):
+        list(RemoteHistory(told).frames(0, first))
 
 
 def test_frames_that_do_not_follow_are_refused(told: str, place: Place) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import google_crc32c
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.records import FORMAT_VERSION
@@ -109,7 +112,16 @@ def no_shard(kept: Path) -> Iterator[str]:
     (kept / "aside").rename(kept / "shard-0000")
 
 
-DAMAGES = (cut_off, newer, newer_archive, hole, no_front, no_shard)
+@contextmanager
+def no_file(kept: Path) -> Iterator[str]:
+    """A segment that its manifest names is not there."""
+    path = segments(kept)[-1]
+    path.rename(kept / "aside")
+    yield f"{path} does not exist. Restore it from a copy"
+    (kept / "aside").rename(path)
+
+
+DAMAGES = (cut_off, no_file, newer, newer_archive, hole, no_front, no_shard)
 
 
 def test_a_damaged_archive_is_named_and_a_stream_goes_on_when_it_is_mended(
@@ -210,6 +222,62 @@ def test_a_front_that_was_dropped_after_planning(kept: Path) -> None:
     assert [part.value for part in parts] == [Part(0, 1, 300)]
     with no_front(kept), pytest.raises(LogGap, match="Frame 1 of shard 0 is not in"):
         list(planned.read(parts[0]))
+
+
+def numbers(source: HistoryReader | HistoryStreamReader, parts: Sequence[InputPartition]) -> list[int]:
+    return sorted({number for part in parts for batch in source.read(part) for number in batch["frame"].to_pylist()})
+
+
+def test_a_dropped_front_is_an_error_that_says_what_to_do(kept: Path) -> None:
+    stream = HistoryStreamReader({"url": f"file://{kept}"}, StructType())
+    reader = HistoryReader({"url": f"file://{kept}", "shards": "0", "start": '{"0": 7}'}, StructType())
+    with no_front(kept):
+        (first,) = [span.first for span in stream.ranges() if span.shard == 0]
+        told = rf"Frames 7 to {first - 1} of shard 0 are no longer in .* archive, .* failOnDataLoss=false a stream"
+        for plan in (
+            lambda: stream.latestOffset({"0": 7}, ReadAllAvailable()),
+            lambda: stream.partitions({"0": 7}, {"0": first + 5}),
+            reader.partitions,
+        ):
+            with pytest.raises(LogGap, match=told):
+                plan()
+
+
+def test_a_dropped_front_may_be_passed_over_with_one_warning(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"url": f"file://{kept}", "shards": "0", "failOnDataLoss": "false"}
+    every = StructType([StructField("frame", LongType())])
+    stream = HistoryStreamReader({**options, "maxFramesPerBatch": "20"}, every)
+    batch = HistoryReader({**options, "start": '{"0": 7}'}, every)
+    with no_front(kept), caplog.at_level(logging.WARNING):
+        (span,) = stream.ranges()
+        end = stream.latestOffset({"0": 7}, ReadMaxFiles(20))
+        assert end == {"0": span.first + 20}
+        for _ in range(2):
+            parts = stream.partitions({"0": 7}, end)
+        assert numbers(stream, parts) == list(range(span.first, span.first + 20))
+        count = span.first - 7
+        told = f"Data loss: {count:,} frames of shard 0 (7 to {span.first - 1}) were deleted from file://{kept} before"
+        assert [told in record.getMessage() for record in caplog.records] == [True]
+        assert stream.partitions({"0": 7}, {"0": 9}) == []  # planned before, and all of it is gone
+        assert numbers(batch, batch.partitions()) == list(range(span.first, span.next))
+
+
+def test_a_front_dropped_under_a_running_task_may_be_passed_over(kept: Path, caplog: pytest.LogCaptureFixture) -> None:
+    every = StructType([StructField("frame", LongType())])
+    options = {"url": f"file://{kept}", "failOnDataLoss": "false", "framesPerPartition": "100000"}
+    planned = HistoryStreamReader(options, every)
+    (stop,) = [span.next for span in planned.ranges() if span.shard == 0]
+    parts = [*planned.partitions({"0": 1}, {"0": 100}), *planned.partitions({"0": 100}, {"0": stop})]
+    with no_front(kept), caplog.at_level(logging.WARNING):
+        first = planned.ranges()[0].first
+        assert numbers(planned, parts[:1]) == []
+        assert numbers(planned, parts[1:]) == list(range(first, stop))
+    assert [record.getMessage().partition(" were")[0] for record in caplog.records] == [
+        "Data loss: 99 frames of shard 0 (1 to 99)",
+        f"Data loss: {first - 100:,} frames of shard 0 (100 to {first - 1})",
+    ]
+    with hole(kept), pytest.raises(LogGap, match="are not in the archive"):  # no front: never passed over
+        numbers(planned, parts[1:])
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from batonq.errors import InvalidInput
 from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names
 from batonq.pipeline.events.plain import events
 from batonq.pipeline.reading.history import open_history
+from batonq.pipeline.spark import history_source
+from batonq.pipeline.spark.history_options import HistoryOptions
+from batonq.pipeline.spark.history_source import HistoryPartition, HistoryReader, HistoryStreamReader
+from batonq.pipeline.spark.history_source import schema as history_schema
+from batonq.pipeline.spark.lag import history_lag
+from batonq.pipeline.spark.offsets import Part
 from tests.pipeline.history_support import Stream, archive, batch, environment, expected, ordered
 from tests.support.server import TestServer
 
@@ -67,8 +75,31 @@ def test_from_an_archive_in_an_object_store(
 
 
 def test_a_batch_from_a_node(spark: SparkSession, node: TestServer) -> None:
-    found = ordered(batch(spark, node.url).toArrow())
+    found = ordered(batch(spark, node.url, framesPerPartition="200").toArrow())
     assert found.equals(_until(expected(node.url), found))
+
+
+def test_a_shard_of_a_node_in_many_parts(node: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of queues that were deleted since are read from the batch's own frames, once per process of the tasks."""
+    options = {"url": node.url, "framesPerPartition": "60"}
+    reader = HistoryReader(options, history_schema(options))
+    parts = reader.partitions()
+    assert len(parts) > 6
+    again: list[int] = []
+
+    def counted(given: HistoryOptions, shard: int, start: int, stop: int) -> Names:
+        before = dict(history_source._told)
+        found = told_between(given, shard, start, stop)
+        again.append(stop - before.get((node.url, shard, start), (start, {}))[0])
+        return found
+
+    told_between = history_source._told_between
+    monkeypatch.setattr(history_source, "_told_between", counted)
+    monkeypatch.setattr(history_source, "_told", {})
+    found = ordered(pa.Table.from_batches([one for part in parts for one in reader.read(part)]))
+    assert found.equals(_until(expected(node.url), found))
+    frames = sum(span.next - span.first for span in reader.ranges())
+    assert 0 < sum(again) < frames
 
 
 def test_a_stream_from_a_node(spark: SparkSession, node: TestServer, tmp_path: Path) -> None:
@@ -108,6 +139,8 @@ def test_a_stream_in_batches(spark: SparkSession, busy_logs: str, archived: str,
     stream = Stream(spark, tmp_path, url=url, maxFramesPerBatch="250", framesPerPartition="100")
     frames = sum(span.next - span.first for span in open_history(busy_logs).shards())
     assert stream.run() == -(-frames // 250) > 1
+    lags = [sum(shard.frames for shard in history_lag(progress)) for progress in stream.progress]
+    assert lags[: len(stream.batches)] == [max(frames - 250 * batch, 0) for batch in range(1, len(stream.batches) + 1)]
     assert stream.run() == 0
     assert stream.rows().equals(expected(busy_logs))
 
@@ -195,6 +228,40 @@ def test_filters_as_options_serve_streams_too(spark: SparkSession, busy_logs: st
     assert stream.rows().equals(rows)
 
 
+def test_a_batch_and_a_stream_begin_and_end_at_a_time(busy_logs: str, archived: str) -> None:
+    """Frames before and after are not read; the rows are those that a filter on all of history gives."""
+    times = sorted(expected(busy_logs)["time"].to_pylist())
+    since, until = times[len(times) // 3], times[2 * len(times) // 3]
+    wanted = Filter(since_ms=int(since.timestamp() * 1000), until_ms=int(until.timestamp() * 1000))
+    rows = expected(busy_logs, wanted=wanted)
+    frames = {shard: rows.filter(pc.equal(rows["shard"], shard))["frame"].to_pylist() for shard in (0, 1)}
+    for url in (busy_logs, archived):
+        options = {"url": url, "since": f"{since}", "until": f"{until}"}
+        reader = HistoryReader(options, history_schema(options))
+        parts = reader.partitions()
+        found = pa.Table.from_batches([one for part in parts for one in reader.read(part)])
+        assert ordered(found).equals(rows)
+        for shard in (0, 1):
+            mine = [part.part for part in parts if isinstance(part, HistoryPartition) and part.part.shard == shard]
+            assert min(part.start for part in mine) == frames[shard][0]
+            assert max(part.stop for part in mine) - 2 <= frames[shard][-1]
+        stream = HistoryStreamReader(options, history_schema(options))
+        assert stream.initialOffset() == {str(shard): frames[shard][0] for shard in (0, 1)}
+        last = HistoryStreamReader({**options, "start": "latest"}, history_schema(options))
+        assert last.initialOffset() == last.reportLatestOffset()
+
+
+def test_a_batch_between_two_positions(busy_logs: str) -> None:
+    options = {"url": busy_logs, "start": '{"0": 20}', "end": '{"0": 25, "1": 1}'}
+    reader = HistoryReader(options, history_schema(options))
+    (part,) = reader.partitions()
+    assert part.value == Part(0, 20, 25)
+    with pytest.raises(InvalidInput, match="start=latest is for streams"):
+        HistoryReader({"url": busy_logs, "start": "latest"}, history_schema(options)).partitions()
+    with pytest.raises(InvalidInput, match="The option end is for batches"):
+        HistoryStreamReader(options, history_schema(options))
+
+
 def test_one_shard_and_no_names(spark: SparkSession, busy_logs: str) -> None:
     found = ordered(batch(spark, busy_logs, shards="1", names="false", framesPerPartition="60").toArrow())
     history = open_history(busy_logs)
@@ -209,3 +276,8 @@ def test_a_schema_of_ones_own_chooses_columns(spark: SparkSession, busy_logs: st
     row = frame.where("event = 'sent'").selectExpr("count(1)", "max(frame) > 10").first()
     assert row is not None
     assert tuple(row) == (expected(busy_logs, wanted=Filter(events=frozenset(("sent",)))).num_rows, True)
+    chosen = batch(spark, busy_logs, columns="body,frame")
+    assert chosen.columns == ["body", "frame"]
+    rows = expected(busy_logs, bodies=True)
+    total = pc.sum(pc.binary_length(rows["body"])).as_py()
+    assert chosen.selectExpr("sum(length(body))").first() == (total,)

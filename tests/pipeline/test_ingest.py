@@ -187,7 +187,7 @@ def test_damage_and_gaps_stop_it_and_it_goes_on_when_that_is_mended(
 
 def failing(spark: SparkSession, lake: Path, logs: Path) -> str:
     """What the user is told."""
-    with pytest.raises(Exception, match="Traceback") as caught:
+    with pytest.raises(Exception, match="batonq") as caught:
         run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
     message = sentence(caught.value)
     assert "\n" not in message and "Spark" not in message, message

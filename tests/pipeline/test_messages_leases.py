@@ -124,7 +124,8 @@ def test_what_another_process_took_is_not_there(caplog: pytest.LogCaptureFixture
     leases = held(source)
     with caplog.at_level(logging.WARNING):
         assert leases.messages(10, 17) == []
-    assert "batch of 7 messages is repeated" in caplog.text
+    assert "REPEATED BATCH WITHOUT ITS MESSAGES: the batch of 7 messages is repeated" in caplog.text
+    assert "The batch has its old id and no rows." in caplog.text
     assert leases.take(17, 10) == 20
     assert [one.id for one in leases.messages(17, 20)] == ["m0", "m1", "m2"]
     leases.stop()
@@ -242,7 +243,7 @@ def test_the_reader_takes_gives_out_and_acknowledges(server: TestServer) -> None
         one.prepareForTriggerAvailableNow()
         queue.send("later than the trigger")
         end = one.latestOffset({"messages": 0}, ReadMaxRows(20))
-        assert end == {"messages": 20}
+        assert end == {"messages": 20} and one.reportLatestOffset() == {"messages": 26}
         parts = one.partitions({"messages": 0}, end)
         assert len(parts) == 2
         rows = [row for part in parts for batch in one.read(part) for row in batch.to_pylist()]

@@ -11,7 +11,9 @@ import pytest
 
 from batonq.client.models import Outgoing
 from batonq.pipeline.jobs.problems import sentence
+from batonq.pipeline.spark.lag import messages_lag
 from batonq.pipeline.spark.messages_replay import as_history
+from batonq.pipeline.spark.messages_table import EVENT_COLUMNS
 from batonq.sync import Baton
 from tests.pipeline.consumers import consume
 from tests.support.server import TestServer
@@ -38,7 +40,9 @@ def test_a_consumer_drains_a_queue_and_everything_is_acknowledged(
         assert {(row.content, row.queue) for row in rows} <= {("json", "drained")}
         seen.append((number, [int(row.number) for row in rows]))
 
-    consume(spark, server, "drained", tmp_path, work).awaitTermination()
+    query = consume(spark, server, "drained", tmp_path, work)
+    query.awaitTermination()
+    assert [messages_lag(progress) for progress in query.recentProgress] == [300, 100, 0]
     assert [len(numbers) for _, numbers in seen] == [200, 200, 100]
     assert sorted(number for _, numbers in seen for number in numbers) == list(range(500))
     stats = queue.stats()
@@ -169,7 +173,7 @@ def test_a_replay_has_options_of_its_own() -> None:
         "since": "2026-01-01",
         "queues": "q",
         "events": "sent",
-        "bodies": "true",
+        "columns": ",".join(EVENT_COLUMNS),
     }
     for wrong, reason in (({"bodies": "true"}, "There is no option 'bodies'"), ({"queue": "a,b"}, "one queue")):
         with pytest.raises(Exception, match=reason):

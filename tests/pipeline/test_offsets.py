@@ -40,6 +40,14 @@ def test_a_start_that_is_none(start: str) -> None:
         offsets.initial(RANGES, start)
 
 
+def test_a_batch_ends_where_it_is_told() -> None:
+    assert offsets.final(RANGES, "latest") == {0: 101, 1: 60, 7: 5}
+    assert offsets.final(RANGES, '{"0": 50, "1": 900, "9": 3}') == {0: 50, 1: 60, 7: 5}
+    for wrong in ("earliest", "[1]", '{"0": 0}'):
+        with pytest.raises(InvalidInput, match=r"end must be latest|offset of history"):
+            offsets.final(RANGES, wrong)
+
+
 def test_a_batch_takes_its_share_of_every_shard() -> None:
     start = {0: 1, 1: 40, 7: 5}
     assert offsets.latest(start, RANGES, None, "here") == {0: 101, 1: 60, 7: 5}
@@ -76,6 +84,19 @@ def test_a_shard_that_comes_later_begins_in_a_step_of_its_own() -> None:
 def test_what_was_dropped_before_it_was_read_is_a_gap() -> None:
     with pytest.raises(LogGap, match="Frames 30 to 39 of shard 1 are no longer in file:///here"):
         offsets.latest({0: 1, 1: 30}, RANGES, None, "file:///here")
+
+
+def test_what_was_dropped_may_be_passed_over() -> None:
+    """The offset moves on to the first retained frame, also when the limit leaves nothing to read of the shard."""
+    assert offsets.latest({0: 1, 1: 30}, RANGES, None, "here", lossy=True) == {0: 101, 1: 60, 7: 5}
+    assert offsets.latest({0: 101, 1: 30}, RANGES[:2], 5, "here", lossy=True) == {0: 101, 1: 45}
+    assert offsets.retained(Part(1, 30, 45), 40) == (Part(1, 40, 45), Part(1, 30, 40))
+    assert offsets.retained(Part(1, 30, 35), 40) == (Part(1, 35, 35), Part(1, 30, 35))
+    assert offsets.retained(Part(1, 50, 60), 40) == (Part(1, 50, 60), Part(1, 50, 50))
+    assert offsets.loss(Part(1, 30, 40), "here", 40) == (
+        "Data loss: 10 frames of shard 1 (30 to 39) were deleted from here before being read, and are skipped, because "
+        "failOnDataLoss is false. Reading continues at frame 40."
+    )
 
 
 def test_shards_that_are_not_there() -> None:
@@ -121,9 +142,11 @@ def test_options_as_they_are_given() -> None:
             "until": "2026-01-02",
             "shards": "0,1",
             "maxframesperbatch": "5",
+            "columns": "event, frame,event",
         }
     )
     assert options.url == "/data" and options.bodies and options.names
+    assert options.columns == ("event", "frame")
     assert options.shards == frozenset((0, 1)) and options.frames_a_batch == 5 and options.frames_a_part is None
     day_ms = 24 * 3_600_000
     since_ms = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -142,6 +165,8 @@ def test_options_as_they_are_given() -> None:
         ({"url": "/data", "maxFramesPerBatch": "0"}, "maxFramesPerBatch must be an integer from 1"),
         ({"url": "/data", "framesPerPartition": "few"}, "framesPerPartition must be an integer from 1"),
         ({"url": "/data", "names": "false", "queues": "orders"}, "names cannot be used with names=false"),
+        ({"url": "/data", "columns": "event,fame"}, "columns must be columns of the events table, .* not 'event,fame'"),
+        ({"url": "/data", "failOnDataLoss": "no"}, "failOnDataLoss must be true or false, not 'no'"),
         ({"url": "/data", "accessKey": "AK"}, "accessKey and secretKey must be set together"),
     ],
 )

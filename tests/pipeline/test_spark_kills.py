@@ -32,6 +32,8 @@ def run(program: str, *words: str) -> None:
     command = [sys.executable, "-m", f"tests.pipeline.programs.{program}", *words]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert ended.returncode == -9, ended.stderr.decode()
+    noise = [line for line in ended.stderr.decode().splitlines() if " WARN " in line or "log level" in line]
+    assert not noise, noise
 
 
 @pytest.fixture(scope="module")

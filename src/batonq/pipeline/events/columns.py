@@ -79,6 +79,10 @@ _COUNTED = _table((Type.REQUESTED, Type.PRODUCED, Type.QUEUE_PURGED))
 _DETAILED = _table(
     (Type.POLICY_SET, Type.JOB_SET, Type.READER_SET, Type.SCHEDULE_SET, Type.SUBSCRIPTION_SET, Type.BASE)
 )
+_IN_PAYLOADS = (
+    *("sender", "group", "dedup_key", "trace", "lineage", "attributes", "body"),
+    *("body_bytes", "attributes_bytes", "content"),
+)
 _PREFIX = np.zeros(256, dtype=np.int64)
 _PREFIX[Type.CARRIED] = CARRIED_PREFIX.size
 _PREFIX[Type.EDITED] = EDITED_PREFIX.size + CARRIED_PREFIX.size
@@ -89,8 +93,17 @@ class Builder:
     """Builds the columns. Its attributes are the columns of words."""
 
     def __init__(
-        self, words: Words, kinds: npt.NDArray[np.uint8], bases: Ints, variable: bytes, *, dictionaries: bool
+        self,
+        words: Words,
+        kinds: npt.NDArray[np.uint8],
+        bases: Ints,
+        variable: bytes,
+        *,
+        schema: pa.Schema,
+        dictionaries: bool,
     ) -> None:
+        self.schema = schema
+        self.needed = frozenset(schema.names)
         self.words = words
         self.kinds = kinds
         self.variable = variable
@@ -106,14 +119,19 @@ class Builder:
 
     # --- all columns ------------------------------------------------------------------------------
 
-    def columns(self, names: Names, learned: dict[int, int], *, bodies: bool) -> dict[str, Any]:
+    def columns(self, names: Names, learned: dict[int, int]) -> dict[str, Any]:
+        """The columns of the schema; cheap ones that are not in it may be among them."""
         self._common(names, learned)
         self._messages()
         self._leases()
         self._channels()
         self._control()
-        self._payloads(bodies)
+        self._times()
+        self._payloads()
         return self.found
+
+    def _needs(self, *columns: str) -> bool:
+        return not self.needed.isdisjoint(columns)
 
     def _is(self, kind: Type) -> Bools | None:
         """The rows of a type; None if there is none, which saves work."""
@@ -122,16 +140,19 @@ class Builder:
     def _common(self, names: Names, learned: dict[int, int]) -> None:
         found, words = self.found, self.words
         found["time"] = words[2] * np.uint64(1000)
-        found["event"] = self._coded(self.kinds, EVENTS)
+        if self._needs("event"):
+            found["event"] = self._coded(self.kinds, EVENTS)
         found["flags"] = self.flags
         queues = words[0] >> _32
         found["queue"] = Fixed(queues, queues != 0)
         found["variable_bytes"] = self.lengths
-        reasons = self.reasons
-        if {Type.SENT, Type.PUBLISHED} & self.present:  # there it is the maximum of receives
-            reasons = np.where((self.kinds == Type.SENT) | (self.kinds == Type.PUBLISHED), 0, reasons)
-        found["reason"] = self._coded(reasons, REASONS)
-        self._names(queues, names, learned)
+        if self._needs("reason"):
+            reasons = self.reasons
+            if {Type.SENT, Type.PUBLISHED} & self.present:  # there it is the maximum of receives
+                reasons = np.where((self.kinds == Type.SENT) | (self.kinds == Type.PUBLISHED), 0, reasons)
+            found["reason"] = self._coded(reasons, REASONS)
+        if self._needs("queue_name", "tenant"):
+            self._names(queues, names, learned)
 
     def _names(self, queues: Words, names: Names, learned: dict[int, int]) -> None:
         numbers = np.unique(queues)
@@ -171,12 +192,13 @@ class Builder:
         if arrived is not None:
             counts, counted = np.where(arrived, low, high), leases | (arrived & ~self.refused)
         found["receive_count"] = Fixed(counts, counted)
-        leased = self._is(Type.LEASED)
-        if leased is not None:
-            self._notes(leased, "holder", "attempt")
-        returned = self._is(Type.RETURNED)
-        if returned is not None:
-            self._notes(returned, "error_class", "error_text")
+        for kind, first, second in (
+            (Type.LEASED, "holder", "attempt"),
+            (Type.RETURNED, "error_class", "error_text"),
+        ):
+            rows = self._is(kind) if self._needs(first, second) else None
+            if rows is not None:
+                self._notes(rows, first, second)
 
     def _notes(self, rows: Bools, first: str, second: str) -> None:
         """Two texts in one variable part (state.encode_notes), shared by the rows of one request."""
@@ -193,7 +215,7 @@ class Builder:
     def _channels(self) -> None:
         found, words = self.found, self.words
         kinds = {Type.OWED, Type.SETTLED, Type.ARRIVED} & self.present
-        if not kinds:
+        if not kinds or not self._needs("other_shard", "channel_number", "source_slot", "other_queue"):
             return
         arrived = self.kinds == Type.ARRIVED
         away = (self.kinds == Type.OWED) | (self.kinds == Type.SETTLED)
@@ -228,7 +250,7 @@ class Builder:
         found["grace_ms"] = Fixed(words[4], kinds == Type.EPOCH)
         found["first_frame"] = Fixed(words[3], kinds == Type.BASE)
         chosen = np.flatnonzero(_DETAILED[kinds] & (self.lengths > 0))
-        if len(chosen):
+        if len(chosen) and self._needs("detail"):
             found["detail"] = self._spread(pa.array([self._detail(at) for at in chosen.tolist()], pa.string()), chosen)
 
     def _detail(self, at: int) -> str:
@@ -241,7 +263,9 @@ class Builder:
 
     # --- messages with their payload ------------------------------------------------------------------
 
-    def _payloads(self, bodies: bool) -> None:
+    def _payloads(self) -> None:
+        if not self._needs(*_IN_PAYLOADS):
+            return
         kinds = self.kinds
         overlay = (kinds == Type.ARRIVED) & (self.flags & ArrivedFlag.OVERLAY != 0)
         chosen = np.flatnonzero(_WITH_BODIES[kinds] & ~self.refused & ~overlay)
@@ -250,7 +274,6 @@ class Builder:
         prefixes[noted] = ARRIVED_NOTED.size
         starts, lengths = self.starts[chosen] + prefixes, self.lengths[chosen] - prefixes
         within(np.full(len(chosen), _PAYLOAD.itemsize), lengths, "a payload")
-        self._times()
         head = windows(self.data, starts, _PAYLOAD)
         if (head["version"] == ENVELOPE_VERSION).any():  # whose length is where a payload has that of its group
             before = np.where(head["version"] == ENVELOPE_VERSION, head["group"], 0).astype(np.int64)
@@ -266,8 +289,9 @@ class Builder:
             if field == "lineage":
                 lineages = (at, sizes)
             elif field == "attributes":
-                self._attributes(chosen, at, sizes)
-            elif sizes.any():
+                if self._needs("attributes"):
+                    self._attributes(chosen, at, sizes)
+            elif sizes.any() and self._needs(field):
                 self._text(field, chosen, at, sizes)
             at = at + sizes
         sizes = starts + lengths - at
@@ -275,15 +299,19 @@ class Builder:
             raise LogCorrupt("a payload is shorter than its parts")
         self.found["body_bytes"] = self._some(sizes, chosen)
         self.found["attributes_bytes"] = self._some(head["attributes"].astype(np.int64), chosen)
-        contents = np.full(self.count, 255, dtype=np.uint8)
-        contents[chosen] = head["content"] & np.uint8(0xFF & ~(AS_IS | NO_DIGEST | REFERS))
-        self.found["content"] = self._coded(contents, CONTENTS)
-        self._lineages(chosen, *lineages, np.flatnonzero((overlay & ~self.refused) | (kinds == Type.OWED)))
-        if bodies:
+        if self._needs("content"):
+            contents = np.full(self.count, 255, dtype=np.uint8)
+            contents[chosen] = head["content"] & np.uint8(0xFF & ~(AS_IS | NO_DIGEST | REFERS))
+            self.found["content"] = self._coded(contents, CONTENTS)
+        if self._needs("lineage"):
+            self._lineages(chosen, *lineages, np.flatnonzero((overlay & ~self.refused) | (kinds == Type.OWED)))
+        if self._needs("body"):
             self.found["body"] = self._spread(pieces(self.variable, at, sizes, pa.binary()), chosen)
 
     def _times(self) -> None:
-        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a carried message."""
+        """By type, and by the state of a carried message."""
+        if not self._needs("deadline", "visible_at", "sent_at", "state", "receives_max"):
+            return
         words, kinds = self.words, self.kinds
         until_ms, time_ms = words[3], words[2]
         deadline = (kinds == Type.LEASED) | (kinds == Type.EXTENDED)
@@ -397,14 +425,15 @@ class Builder:
         places[rows], valid[rows] = np.arange(len(rows)), True
         return values.take(fixed(pa.int64(), places, valid))
 
-    def batch(self, columns: dict[str, Any], schema: pa.Schema, *, shard: int) -> pa.RecordBatch:
+    def batch(self, columns: dict[str, Any], *, shard: int) -> pa.RecordBatch:
         arrays = []
         columns["shard"] = np.full(self.count, shard)
-        columns["message_id"] = message_ids(shard, self.words[1], columns["message_id"])
+        if self._needs("message_id"):
+            columns["message_id"] = message_ids(shard, self.words[1], columns["message_id"])
         if "other_shard" in columns:
             others = columns["other_shard"]
             others.values = np.where(self.overlay, np.uint64(shard), others.values)
-        for field in schema:
+        for field in self.schema:
             column = columns.get(field.name)
             if column is None:
                 arrays.append(pa.nulls(self.count, field.type))
@@ -414,4 +443,4 @@ class Builder:
                 arrays.append(fixed(field.type, column, None))
             else:
                 arrays.append(column)
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)

@@ -6,7 +6,7 @@ if many rows share it. The result is the same as that of plain.py, however frame
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,12 +40,21 @@ class Decoder:
         wanted: Filter | None = None,
         names: Names | None = None,
         dictionaries: bool = True,
+        columns: Sequence[str] | None = None,
+        more_names: Callable[[], Names] | None = None,
     ) -> None:
+        """`columns`: only these are decoded, in this order. Default: all, with `body` if `bodies` is set. `more_names`
+        is called at most once: when names are needed, and that of a queue is not known.
+        """
         self.names: Names = {} if names is None else names
         self.schema = arrow_schema(bodies=bodies, dictionaries=dictionaries)
-        self._bodies = bodies
+        if columns is not None:
+            self.schema = pa.schema([self.schema.field(name) for name in columns])
         self._wanted = wanted or Filter()
         self._dictionaries = dictionaries
+        by_name = any(isinstance(queue, str) for queue in self._wanted.queues or ())
+        needs_names = by_name or not {"queue_name", "tenant"}.isdisjoint(self.schema.names)
+        self._more_names = more_names if needs_names else None
 
     def batches(self, frames: Iterable[Frame]) -> Iterator[pa.RecordBatch]:
         """Batches of bounded size; none is empty."""
@@ -62,7 +71,13 @@ class Decoder:
             yield from self._some(waiting)
 
     def _some(self, frames: Sequence[Frame]) -> Iterator[pa.RecordBatch]:
-        batch = self.decode(frames)
+        try:
+            batch = self.decode(frames)
+        except LogCorrupt as problem:
+            raise LogCorrupt(
+                f"Shard {frames[0].shard}, frames {frames[0].number} to {frames[-1].number}: {problem.message}. These "
+                "frames match their checksums: read them with the release that wrote them, or a newer one."
+            ) from None
         if batch.num_rows:
             yield batch
 
@@ -79,18 +94,20 @@ class Decoder:
         bases = np.repeat(np.cumsum(sizes) - sizes, counts)
         _check(frames, words, kinds, which, sizes)
         learned = self._learn(words, kinds, bases, variable)
+        if self._more_names is not None:
+            self._add_names(words)
         keep = self._chosen(words, kinds, learned)
         if keep is not None:
             words, kinds, places, which, bases = words[:, keep], kinds[keep], places[keep], which[keep], bases[keep]
             moved: Ints = np.cumsum(keep) - keep  # number of kept rows before each row
             learned = {queue: int(moved[at]) for queue, at in learned.items()}
-        builder = Builder(words, kinds, bases, variable, dictionaries=self._dictionaries)
-        columns: dict[str, Any] = builder.columns(self.names, learned, bodies=self._bodies)
+        builder = Builder(words, kinds, bases, variable, schema=self.schema, dictionaries=self._dictionaries)
+        columns = builder.columns(self.names, learned)
         header = _headers(frames, which)
         columns["row"] = places
         columns.update(header)
         columns["logical_time"] = header["frame"] << 16 | places
-        return builder.batch(columns, self.schema, shard=frames[0].shard)
+        return builder.batch(columns, shard=frames[0].shard)
 
     def _learn(self, words: Words, kinds: Any, bases: Any, variable: bytes) -> dict[int, int]:
         """Add the queue names in these rows. Returns the row at which each new one became known."""
@@ -103,6 +120,13 @@ class Decoder:
                     learned[queue] = at
                 self.names[queue] = name
         return learned
+
+    def _add_names(self, words: Words) -> None:
+        """Ask for more names if there is a queue without one."""
+        queues = set(np.unique(words[0] >> np.uint64(32)).tolist()) - {0}
+        if self._more_names is not None and not queues <= self.names.keys():
+            self.names = self._more_names() | self.names
+            self._more_names = None
 
     def _chosen(self, words: Words, kinds: Any, learned: dict[int, int]) -> npt.NDArray[np.bool_] | None:
         """Which rows are selected; None: all."""

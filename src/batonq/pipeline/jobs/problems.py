@@ -6,8 +6,8 @@ import re
 
 from batonq.errors import BatonError
 
-# A Baton error at the end of a Python traceback, which is how it is returned by Spark.
-_OURS = re.compile(r"^(?:\w+Error: )?batonq\.[\w.]+\.[A-Z]\w+: (?P<message>\S.*)$", re.MULTILINE)
+# A Baton error in Spark's text: at the end of a Python traceback, or after Spark's own words (spark/brief_errors.py).
+_OURS = re.compile(r"(?:^|: )batonq\.[\w.]+\.[A-Z]\w+: (?P<message>\S.*)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?P<message>(?:\w+\.)*\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
 _SPARK_CODES = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+$")
 

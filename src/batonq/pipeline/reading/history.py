@@ -7,13 +7,14 @@ are returned in order, each checked; a position that is no longer retained raise
 from __future__ import annotations
 
 import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from batonq.errors import InvalidInput, LogCorrupt, LogGap, NotFound
 from batonq.log import committed, layout
 from batonq.log.disk import RealDisk
-from batonq.log.frames import Frame
+from batonq.log.frames import HEADER_BYTES, Frame, Header, parse_header
 from batonq.log.ownership import cluster_of
 from batonq.log.reading import Chain, Damage, read_frames
 from batonq.pipeline.events.names import Names, told_by
@@ -29,6 +30,8 @@ class Range(NamedTuple):
 
 
 class History(Protocol):
+    knows_deleted_queues: bool  # whether `names` has the names of queues that were deleted since
+
     def shards(self) -> list[Range]:
         """The available ranges, by shard. A range grows at its end, and may lose its front."""
 
@@ -44,6 +47,14 @@ class History(Protocol):
 
     def marks(self, shard: int, start: int, stop: int) -> list[int]:
         """Frames between `start` and `stop` where a part may begin: nothing before it needs to be read."""
+
+    def time_ms(self, shard: int, number: int) -> int:
+        """The time of a frame's last event. Raises LogGap if the frame is not there."""
+
+    def find_time(self, shard: int, time_ms: int) -> int:
+        """The first frame whose last event is at or after a time, or the end. A shard's time never goes back, so all
+        events before this frame are earlier. It is found by a search that reads few frames.
+        """
 
 
 def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> History:
@@ -63,6 +74,8 @@ class DirectoryHistory:
     A running node records within a second which frames are committed, so its last frames become available a little
     later.
     """
+
+    knows_deleted_queues = True
 
     def __init__(self, directory: str) -> None:
         self._disk = RealDisk()
@@ -141,6 +154,49 @@ class DirectoryHistory:
     def marks(self, shard: int, start: int, stop: int) -> list[int]:
         return [first for first in layout.segments(self._disk, self._log(shard)) if start < first < stop]
 
+    def time_ms(self, shard: int, number: int) -> int:
+        span = self._range(shard)
+        if not span.first <= number < span.next:
+            raise self._gap(shard, number)
+        firsts = layout.segments(self._disk, self._log(shard))
+        for header in self._headers(shard, firsts[bisect_right(firsts, number) - 1], span.next):
+            if header.number == number:
+                return header.time_ms
+        raise self._gap(shard, number)
+
+    def find_time(self, shard: int, time_ms: int) -> int:
+        """By the first header of each segment, and then by the headers of one segment."""
+        span = self._range(shard)
+        firsts = [first for first in layout.segments(self._disk, self._log(shard)) if first < span.next]
+        after = bisect_left(firsts, time_ms, key=lambda first: next(self._headers(shard, first, span.next)).time_ms)
+        if not after:
+            return span.first
+        stop = firsts[after] if after < len(firsts) else span.next
+        found = (header.number for header in self._headers(shard, firsts[after - 1], stop) if header.time_ms >= time_ms)
+        return next(found, stop)
+
+    def _headers(self, shard: int, first: int, stop: int) -> Iterator[Header]:
+        """The headers of a segment's frames up to `stop`, each checked. The rest of the frames is not read."""
+        path = os.path.join(self._log(shard), layout.segment_name(first))
+        try:
+            handle = self._disk.open(path)
+        except FileNotFoundError:
+            raise self._gap(shard, first) from None
+        offset, number = 0, first
+        try:
+            while number < stop:
+                header = parse_header(self._disk.pread(handle, HEADER_BYTES, offset))
+                if (header.shard, header.number) != (shard, number):
+                    raise LogCorrupt(f"frame {header.number} of shard {header.shard} is in the place of frame {number}")
+                yield header
+                offset, number = offset + header.frame_bytes, number + 1
+        except LogCorrupt as problem:
+            if not self._disk.exists(path):  # deleted, and its file reused, while it was being read
+                raise self._gap(shard, number) from None
+            raise Damage(path, offset, number, problem.message, readable=False) from None
+        finally:
+            self._disk.close(handle)
+
     def _gap(self, shard: int, number: int) -> LogGap:
         return LogGap(
             f"Frame {number} of shard {shard} is no longer in {self._directory}; the first retained frame is "
@@ -150,6 +206,8 @@ class DirectoryHistory:
 
 class ArchivedHistory:
     """The segments of an archive."""
+
+    knows_deleted_queues = True
 
     def __init__(self, url: str) -> None:
         self.archive = Archive.at(url)
@@ -200,3 +258,16 @@ class ArchivedHistory:
 
     def marks(self, shard: int, start: int, stop: int) -> list[int]:
         return [first for first in self.archive.firsts(shard) if start < first < stop]
+
+    def time_ms(self, shard: int, number: int) -> int:
+        for frame in self.frames(shard, number, number + 1):
+            return frame.time_ms
+        raise LogGap(f"Frame {number} of shard {shard} is not in {self.archive.store.url} yet.")
+
+    def find_time(self, shard: int, time_ms: int) -> int:
+        """By the times in the manifests, and then in one segment."""
+        firsts = self.archive.firsts(shard)
+        at = bisect_left(firsts, time_ms, key=lambda first: self.archive.manifest(shard, first).last_time_ms)
+        if at == len(firsts):
+            return self.archive.manifest(shard, firsts[-1]).last + 1 if firsts else 1
+        return next(frame.number for frame in self.archive.frames(shard, firsts[at]) if frame.time_ms >= time_ms)

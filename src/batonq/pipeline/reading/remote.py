@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from batonq.client.signing import Signer
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
-from batonq.log.frames import Frame
+from batonq.log.frames import HEADER_BYTES, Frame, parse_header
 from batonq.log.reading import Chain, frames_of
 from batonq.pipeline.events.names import Names, QueueNames
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from batonq.pipeline.reading.history import Range
 
 PIECE_BYTES = 8 << 20
-PART_BYTES = 64 << 20  # approximate size of the data between two marks
+PART_BYTES = 16 << 20  # approximate size of the data between two marks
 TRIES = 8  # for one request while the node is unavailable
 PATIENCE_S = 600.0  # for a node that serves other readers: its rate is limited, and many may ask
 WAIT_MAX_S = 30.0
@@ -35,8 +38,34 @@ class Answer(NamedTuple):
     body: bytes
 
 
+class Ahead:
+    """A request in progress on another thread, so that the node reads while the caller decodes."""
+
+    def __init__(self, request: Callable[[], Answer]) -> None:
+        self._request = request
+        self._answer: Answer | None = None
+        self._problem: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="baton history", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._request()
+        except Exception as problem:
+            self._problem = problem
+
+    def result(self) -> Answer:
+        self._thread.join()
+        if self._answer is None:
+            assert self._problem is not None
+            raise self._problem
+        return self._answer
+
+
 class RemoteHistory:
     """A node's history. It waits if the rate limit is reached, or if the node is unavailable for a while."""
+
+    knows_deleted_queues = False
 
     def __init__(
         self,
@@ -98,6 +127,26 @@ class RemoteHistory:
         step = max(PART_BYTES // self._frame_bytes.get(shard, PART_BYTES), 1)
         return list(range(start + step, stop, step))
 
+    def time_ms(self, shard: int, number: int) -> int:
+        answer = self._get(f"/v1/history/{shard}?from={number}&to={number + 1}&max_bytes=1")
+        if not answer.body:
+            raise LogGap(f"Frame {number} of shard {shard} does not exist yet at {self._url}.")
+        return parse_header(answer.body[:HEADER_BYTES]).time_ms
+
+    def find_time(self, shard: int, time_ms: int) -> int:
+        """By a binary search: one small request per step."""
+        span = next((span for span in self.shards() if span.shard == shard), None)
+        if span is None:
+            raise NotFound(f"Shard {shard} does not exist at {self._url}.")
+
+        def time_of(number: int) -> int:
+            try:
+                return self.time_ms(shard, number)
+            except LogGap:  # deleted meanwhile, because it is older than all others
+                return 0
+
+        return span.first + bisect_left(range(span.first, span.next), time_ms, key=time_of)
+
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
         if stop is not None and stop <= start:
             return iter(())
@@ -109,12 +158,14 @@ class RemoteHistory:
         if start == 1:
             chain.digest = bytes(16)
         while chain.number < stop and piece.body:
+            following = int(piece.headers.get("baton-next-frame", "0"))
+            ahead = Ahead(partial(self._piece, shard, following, stop)) if chain.number < following < stop else None
             for frame in frames_of(piece.body, chain, f"{self._url}/v1/history/{shard}"):
                 if frame.number >= stop:
                     return
                 yield frame
             if chain.number < stop:
-                piece = self._piece(shard, chain.number, stop)
+                piece = ahead.result() if ahead is not None else self._piece(shard, chain.number, stop)
 
     def _piece(self, shard: int, start: int, stop: int | None) -> Answer:
         limit = f"&to={stop}" if stop is not None else ""

@@ -43,7 +43,9 @@ class Store:
         try:
             data: bytes = self._files.cat_file(f"{self._root}/{name}")
         except FileNotFoundError:
-            raise LogError(f"{self.address(name)} does not exist.") from None
+            raise LogError(
+                f"{self.address(name)} does not exist. Restore it from a copy; Baton does not skip it."
+            ) from None
         except OSError as error:
             raise self._error("cannot be read", name, error) from error
         return data

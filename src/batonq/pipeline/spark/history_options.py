@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from batonq.errors import InvalidInput
 from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.schema import BODY, columns
 from batonq.pipeline.reading.history import History, open_history
 from batonq.pipeline.spark.options import Option, access, check_known, flag, time_ms, whole
 
@@ -23,6 +24,11 @@ OPTIONS = (
     Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key id of the server's own account, for a secured node."),
     Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Secret access key."),
     Option("bodies", "`false`", "Whether to include the column `body`."),
+    Option(
+        "columns",
+        "",
+        "Only these columns, separated by commas. Other columns are not decoded. Default: all, without `body`.",
+    ),
     Option("names", "`true`", "Whether to fill in `queue_name` and `tenant`. Planning is faster without."),
     Option(
         "queues", "", "Only events of these queues: names or numbers, separated by commas. An unknown name is an error."
@@ -31,9 +37,10 @@ OPTIONS = (
     Option(
         "since",
         "",
-        "Only events at or after this time, for example `2026-01-31T12:00:00Z`; the default time zone is UTC.",
+        "Only events at or after this time, for example `2026-01-31T12:00:00Z`; the default time zone is UTC. A batch "
+        "and a new stream begin there: earlier frames are not read.",
     ),
-    Option("until", "", "Only events before this time."),
+    Option("until", "", "Only events before this time. A batch ends there: later frames are not read."),
     Option(
         "pushDown",
         "`false`",
@@ -41,7 +48,23 @@ OPTIONS = (
         "for a data frame that is used in one query, once.",
     ),
     Option("shards", "", "Only these shards, separated by commas; a missing shard is an error."),
-    Option("start", "`earliest`", 'Where a new stream starts: `earliest`, `latest` or `{"<shard>": <frame>, …}`.'),
+    Option(
+        "start",
+        "`earliest`",
+        'Where a batch or a new stream starts: `earliest`, `latest` (streams only) or `{"<shard>": <frame>, …}`.',
+    ),
+    Option(
+        "end",
+        "`latest`",
+        'Where a batch ends: `latest`, or `{"<shard>": <frame>, …}` with the first frame of each shard that is not '
+        "read. Not for streams.",
+    ),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "Whether frames that were deleted before they were read are an error. `false` continues with the first "
+        "retained frame, and logs a warning that says how many frames were skipped.",
+    ),
     Option("maxFramesPerBatch", f"`{FRAMES_A_BATCH}`", "Maximum number of frames per micro-batch, over all shards."),
     Option(
         "framesPerPartition",
@@ -58,10 +81,13 @@ class HistoryOptions:
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
     bodies: bool = False
+    columns: tuple[str, ...] | None = None
     names: bool = True
     wanted: Filter = field(default_factory=Filter)
     shards: frozenset[int] | None = None
     start: str = "earliest"
+    end: str = "latest"
+    fail_on_data_loss: bool = True
     frames_a_batch: int = FRAMES_A_BATCH
     frames_a_part: int | None = None
     push_down: bool = False
@@ -76,6 +102,7 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
     options = {_NAMES[key.lower()]: value for key, value in given.items() if value != ""}
     url, access_key, secret_key = access(options)
     names = flag(options, "names", True)
+    chosen = _columns(options.get("columns"))
     wanted = Filter(
         queues=_queues(options.get("queues")),
         events=_texts(options.get("events")),
@@ -88,15 +115,32 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
         url=url,
         access_key=access_key,
         secret_key=secret_key,
-        bodies=flag(options, "bodies"),
+        bodies=flag(options, "bodies") or BODY.name in (chosen or ()),
+        columns=chosen,
         names=names,
         wanted=wanted,
         shards=_shards(options.get("shards")),
         start=options.get("start", "earliest"),
+        end=options.get("end", "latest"),
+        fail_on_data_loss=flag(options, "failOnDataLoss", True),
         frames_a_batch=whole(options, "maxFramesPerBatch", FRAMES_A_BATCH),
         frames_a_part=whole(options, "framesPerPartition", 0) or None,
         push_down=flag(options, "pushDown"),
     )
+
+
+def _columns(given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    known = [column.name for column in columns(bodies=True)]
+    found = tuple(dict.fromkeys(text.strip() for text in given.split(",") if text.strip()))
+    unknown = [name for name in found if name not in known]
+    if unknown or not found:
+        raise InvalidInput(
+            f"The option columns must be columns of the events table, separated by commas, not {given!r}; the columns "
+            f"are {', '.join(known)}."
+        )
+    return found
 
 
 def _texts(given: str | None) -> frozenset[str] | None:

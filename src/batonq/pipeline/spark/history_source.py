@@ -6,8 +6,10 @@ range. A planned range is read completely or fails, so a stream's offsets descri
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -16,17 +18,20 @@ from pyspark.sql.types import StructField, StructType
 
 from batonq.errors import InvalidInput, LogGap, NotFound
 from batonq.log.frames import Frame
-from batonq.pipeline.events.names import Names
+from batonq.pipeline.events.names import Names, told_by
 from batonq.pipeline.events.schema import columns
 from batonq.pipeline.reading.history import History, Range
 from batonq.pipeline.spark import history_options, offsets
+from batonq.pipeline.spark.brief_errors import brief_errors
 from batonq.pipeline.spark.history_options import HistoryOptions
-from batonq.pipeline.spark.offsets import Part
+from batonq.pipeline.spark.offsets import Part, Position
 from batonq.pipeline.spark.pushdown import push
 from batonq.pipeline.tables.schema import spark_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 NAMES_SHOWN = 10  # in an error message
 
@@ -37,7 +42,8 @@ def schema(given: Mapping[str, str]) -> StructType:
     """
     options = history_options.parse(given)
     options.open()
-    return _schema(bodies=options.bodies)
+    whole = _schema(bodies=options.bodies)
+    return whole if options.columns is None else StructType([whole[name] for name in options.columns])
 
 
 def _schema(*, bodies: bool) -> StructType:
@@ -45,14 +51,18 @@ def _schema(*, bodies: bool) -> StructType:
 
 
 class HistoryPartition(InputPartition):
-    """The input of one task; small, because it is sent over the network."""
+    """The input of one task; small, because it is sent over the network. `names` may be without those of queues that
+    were deleted since; those that were told from the frame `names_from` on can then be read there.
+    """
 
-    def __init__(self, part: Part, names: Names) -> None:
+    def __init__(self, part: Part, names: Names, names_from: int) -> None:
         super().__init__(part)
         self.part = part
         self.names = names
+        self.names_from = names_from
 
 
+@brief_errors
 class _Source:
     """The common part of batches and streams. It is sent to the tasks, without the history that the driver opened."""
 
@@ -61,6 +71,7 @@ class _Source:
         self.columns = _checked(schema, self.options)
         self._asked = {queue for queue in self.options.wanted.queues or () if isinstance(queue, str)}
         self._history: History | None = None
+        self._lost: set[Part] = set()  # skipped frames that were reported
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_history": None}
@@ -86,14 +97,42 @@ class _Source:
                 f"{shown or 'none'}."
             )
 
-    def plan(self, parts: Iterable[Part]) -> list[HistoryPartition]:
-        found = offsets.split(parts, self.history.marks, self.options.frames_a_part)
-        return [HistoryPartition(part, self._names(part)) for part in found]
+    def initial(self, ranges: list[Range]) -> Position:
+        """Where reading starts: at the option `start`, or at the first frame with events of `since`, if that is
+        later.
+        """
+        position = offsets.initial(ranges, self.options.start)
+        if (since_ms := self.options.wanted.since_ms) is None:
+            return position
+        return {shard: max(frame, self.history.find_time(shard, since_ms)) for shard, frame in position.items()}
+
+    def plan(self, parts: Iterable[Part], ranges: Iterable[Range]) -> list[HistoryPartition]:
+        firsts = {span.shard: span for span in ranges}
+        kept = [self._retained(part, firsts[part.shard]) if part.shard in firsts else part for part in parts]
+        begins = {part.shard: part.start for part in kept}
+        found = offsets.split(
+            [part for part in kept if part.start < part.stop], self.history.marks, self.options.frames_a_part
+        )
+        return [HistoryPartition(part, self._names(part), self._names_from(part, begins[part.shard])) for part in found]
+
+    def _retained(self, part: Part, span: Range) -> Part:
+        """Raises LogGap if frames of a part were deleted, unless they may be skipped."""
+        if self.options.fail_on_data_loss:
+            offsets.check_retained(span, part.start, self.options.url)
+        kept, lost = offsets.retained(part, span.first)
+        if lost.start < lost.stop and lost not in self._lost:
+            self._lost.add(lost)
+            log.warning(offsets.loss(lost, self.options.url, span.first))
+        return kept
 
     def _names(self, part: Part) -> Names:
         if not self.options.names or part.start == 1:
             return {}
         return self.history.names(part.shard, part.start)
+
+    def _names_from(self, part: Part, begin: int) -> int:
+        """Where a task may look for more names: in the frames of its batch that other tasks read."""
+        return begin if self.options.names and not self.history.knows_deleted_queues else part.start
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from batonq.pipeline.events.decode import Decoder
@@ -101,17 +140,32 @@ class _Source:
         if not isinstance(partition, HistoryPartition):
             return  # Spark's own partition for an empty batch
         options, part = self.options, partition.part
-        decoder = Decoder(bodies=options.bodies, wanted=options.wanted, names=dict(partition.names), dictionaries=False)
-        frames = options.open().frames(part.shard, part.start, part.stop)
-        for batch in decoder.batches(_whole(frames, part, options.url)):
-            yield batch if self.columns is None else batch.select(self.columns)
+        decoder = Decoder(
+            bodies=options.bodies,
+            wanted=options.wanted,
+            names=dict(partition.names),
+            dictionaries=False,
+            columns=self.columns,
+            more_names=partial(_told_between, options, part.shard, partition.names_from, part.start),
+        )
+        yield from decoder.batches(_frames(options.open(), part, options))
 
 
+@brief_errors
 class HistoryReader(_Source, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
+        if self.options.start == "latest":
+            raise InvalidInput("start=latest is for streams: a batch that starts at the end reads nothing.")
         ranges = self.ranges()
         self.check_queues(ranges)
-        return list(self.plan(Part(span.shard, span.first, span.next) for span in ranges if span.first < span.next))
+        return list(self.plan(offsets.between(self.initial(ranges), self._final(ranges)), ranges))
+
+    def _final(self, ranges: list[Range]) -> Position:
+        """The option `end`, or the frame after the first one with an event of `until` or later, if that is earlier."""
+        position = offsets.final(ranges, self.options.end)
+        if (until_ms := self.options.wanted.until_ms) is None:
+            return position
+        return {shard: min(frame, self.history.find_time(shard, until_ms) + 1) for shard, frame in position.items()}
 
 
 class PushedHistoryReader(HistoryReader):
@@ -130,16 +184,19 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> HistoryReader:
     return PushedHistoryReader(given, schema) if pushed else HistoryReader(given, schema)
 
 
+@brief_errors
 class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Spark keeps one in a separate process while the stream runs; `read` runs elsewhere, on a copy."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         super().__init__(given, schema)
+        if self.options.end != "latest":
+            raise InvalidInput("The option end is for batches: a stream has no end.")
         self._target: list[Range] | None = None  # the end when Trigger.AvailableNow started
         self._looked = False
 
     def initialOffset(self) -> dict[str, int]:
-        return offsets.encode(offsets.initial(self.ranges(), self.options.start))
+        return offsets.encode(self.initial(self.ranges()))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxFiles(self.options.frames_a_batch)
@@ -153,30 +210,63 @@ class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvaila
             self.check_queues(ranges)
             self._looked = True
         most = None if isinstance(limit, ReadAllAvailable) else self.options.frames_a_batch
-        return offsets.encode(offsets.latest(offsets.decode(start), ranges, most, self.options.url))
+        lossy = not self.options.fail_on_data_loss
+        return offsets.encode(offsets.latest(offsets.decode(start), ranges, most, self.options.url, lossy=lossy))
 
     def reportLatestOffset(self) -> dict[str, int]:
         return offsets.encode({span.shard: span.next for span in self.ranges()})
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return list(self.plan(offsets.between(offsets.decode(start), offsets.decode(end))))
+        return list(self.plan(offsets.between(offsets.decode(start), offsets.decode(end)), self.ranges()))
 
 
-def _whole(frames: Iterator[Frame], part: Part, source: str) -> Iterator[Frame]:
-    """The frames; raises LogGap if the last of them are missing, although they existed during planning."""
+# In a task's process, which runs one task after the other: the names told from a frame up to another one.
+_told: dict[tuple[str, int, int], tuple[int, Names]] = {}
+
+
+def _told_between(options: HistoryOptions, shard: int, start: int, stop: int) -> Names:
+    """The names in the frames `start` to `stop`. Later calls continue where an earlier one stopped."""
+    key = (options.url, shard, start)
+    at, names = _told.get(key, (start, {}))
+    if at < stop:
+        names = dict(names)
+        try:
+            for frame in options.open().frames(shard, at, stop):
+                names |= told_by(frame)
+        except LogGap:
+            pass  # deleted since planning: whoever reads these frames reports it
+        _told.clear()
+        _told[key] = stop, names
+    return names
+
+
+def _frames(history: History, part: Part, options: HistoryOptions) -> Iterator[Frame]:
+    """The frames of a part. Raises LogGap if any of them was deleted since planning. With failOnDataLoss=false the
+    deleted front of a part is skipped.
+    """
     number = part.start
-    for frame in frames:
-        yield frame
-        number = frame.number + 1
+    while number < part.stop:
+        try:
+            for frame in history.frames(part.shard, number, part.stop):
+                yield frame
+                number = frame.number + 1
+            break
+        except LogGap:
+            first = next((span.first for span in history.shards() if span.shard == part.shard), 0)
+            if options.fail_on_data_loss or first <= number:
+                raise
+            kept, lost = offsets.retained(part._replace(start=number), first)
+            log.warning(offsets.loss(lost, options.url, first))
+            number = kept.start
     if number < part.stop:
         raise LogGap(
-            f"Frames {number} to {part.stop - 1} of shard {part.shard} are no longer in {source}, although they "
+            f"Frames {number} to {part.stop - 1} of shard {part.shard} are no longer in {options.url}, although they "
             "were during planning."
         )
 
 
-def _checked(given: StructType, options: HistoryOptions) -> list[str] | None:
-    """The columns of a user-defined schema; None: all."""
+def _checked(given: StructType, options: HistoryOptions) -> list[str]:
+    """The columns of a user-defined schema."""
     known = {field.name: field.dataType for field in _schema(bodies=options.bodies)}
     for field in given:
         if field.name not in known:
@@ -186,5 +276,4 @@ def _checked(given: StructType, options: HistoryOptions) -> list[str] | None:
         if field.dataType != known[field.name]:
             kind = known[field.name].simpleString()
             raise InvalidInput(f"The column {field.name} is {kind}, not {field.dataType.simpleString()}.")
-    names = given.fieldNames()
-    return None if names == list(known) else names
+    return given.fieldNames()

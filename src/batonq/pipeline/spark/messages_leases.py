@@ -120,9 +120,12 @@ class Leases:
             messages = [message for batch in found for message in batch.messages]
         if len(messages) < end - start:
             log.warning(
-                "A batch of %d messages is repeated after a restart, without them: their leases have ended. "
-                "They will be in a later batch.",
-                end - start - len(messages),
+                "REPEATED BATCH WITHOUT ITS MESSAGES: the batch of %d messages is repeated after a restart, but the "
+                "process that held their leases is gone. The batch has its old id and %s. The messages will be "
+                "delivered again, in a later batch, when their leases end. Do not take this batch id for done, and "
+                "expect messages of an earlier attempt again: tell them apart by message_id.",
+                end - start,
+                f"only {len(messages)} messages" if messages else "no rows",
             )
         return messages
 

@@ -16,14 +16,14 @@ from batonq.pipeline.reading.history import Range
 from batonq.pipeline.spark import history_options, history_source
 from batonq.pipeline.spark.history_source import HistoryReader, HistoryStreamReader, _Source
 from batonq.pipeline.spark.messages_source import chosen_columns
-from batonq.pipeline.spark.messages_table import of_events
+from batonq.pipeline.spark.messages_table import EVENT_COLUMNS, of_events
 from batonq.pipeline.spark.options import Option, check_known, needed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_FIXED = ("queues", "events", "bodies", "names", "read", "pushDown")
+_FIXED = ("queues", "events", "bodies", "columns", "names", "read", "pushDown")
 OPTIONS = (
     Option("queue", "", "Name or number of the queue."),
     *(option for option in history_options.OPTIONS if option.name not in _FIXED),
@@ -37,7 +37,7 @@ def as_history(options: Mapping[str, str]) -> dict[str, str]:
     if "," in queue:
         raise InvalidInput(f"A replay reads one queue, not {queue}.")
     rest = {name: value for name, value in options.items() if name.lower() not in ("queue", "read")}
-    return {**rest, "queues": queue, "events": "sent", "bodies": "true"}
+    return {**rest, "queues": queue, "events": "sent", "columns": ",".join(EVENT_COLUMNS)}
 
 
 class _Replay(_Source):

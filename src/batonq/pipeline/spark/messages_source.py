@@ -15,6 +15,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist
 from batonq.pipeline.spark import options as reading
+from batonq.pipeline.spark.brief_errors import brief_errors
+from batonq.pipeline.spark.lag import MESSAGES
 from batonq.pipeline.spark.messages_leases import Leases
 from batonq.pipeline.spark.messages_table import COLUMNS, of_messages, spark_schema
 from batonq.pipeline.spark.options import CONNECTION, Option
@@ -46,7 +48,6 @@ OPTIONS = (
     Option("waitSeconds", f"{WAIT_S:g}", "How long to wait for a first message, at most 20. Stopping takes as long."),
     Option("consumer", "spark", "Name of the consumer, shown as the holder of messages."),
 )
-_POSITION = "messages"
 
 
 class MessagesPartition(InputPartition):
@@ -57,6 +58,7 @@ class MessagesPartition(InputPartition):
         self.data = data
 
 
+@brief_errors
 class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions are numbers of received messages: {"messages": n}."""
 
@@ -75,6 +77,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: tuple[Queue, Leases] | None = None
         self._there: int | None = None  # messages when Trigger.AvailableNow started, until its first batch
         self._target: int | None = None  # the position at which it ends
+        self._position = 0  # the end of the newest batch
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_baton": None, "_opened": None}
@@ -106,7 +109,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:
         self._open()
-        return {_POSITION: 0}
+        return {MESSAGES: 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._most)
@@ -117,17 +120,26 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         _, leases = self._open()
-        position = start[_POSITION]
+        position = start[MESSAGES]
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
         if self._there is not None:
             self._target, self._there = position + self._there, None
         if self._target is not None:
             most = min(most, self._target - position)
-        return {_POSITION: leases.take(position, most)}
+        self._position = leases.take(position, most)
+        return {MESSAGES: self._position}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """With the messages that wait in the queue, so that the query's progress shows its lag."""
+        queue, _ = self._open()
+        try:
+            return {MESSAGES: self._position + queue.stats().visible}
+        except BatonError:  # the query itself does not need it
+            return None
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         _, leases = self._open()
-        messages = leases.messages(start[_POSITION], end[_POSITION])
+        messages = leases.messages(start[MESSAGES], end[MESSAGES])
         return [MessagesPartition(_stream(of_messages(part))) for part in spread(messages, self._in_partition)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -140,7 +152,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, int]) -> None:
         _, leases = self._open()
-        leases.settle(end[_POSITION])
+        leases.settle(end[MESSAGES])
 
     def stop(self) -> None:
         if self._opened is not None and self._baton is not None:

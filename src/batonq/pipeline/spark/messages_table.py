@@ -31,6 +31,10 @@ COLUMNS = (
     Column("dedup_key", "text", "Deduplication key."),
     Column("queue", "text", "Name of the queue."),
 )
+EVENT_COLUMNS = (  # what of_events needs of the events table
+    *("message_id", "body", "content", "group", "priority", "sequence", "sent_at"),
+    *("attributes", "trace", "dedup_key", "queue_name"),
+)
 
 
 def arrow_schema() -> pa.Schema:
@@ -51,26 +55,26 @@ def of_messages(messages: Sequence[MessageFields]) -> pa.RecordBatch:
     """Received messages as rows."""
     import pyarrow as pa
 
-    return pa.RecordBatch.from_pylist([_row(message) for message in messages], arrow_schema())
-
-
-def _row(message: MessageFields) -> dict[str, Any]:
-    body, content = stored(message.body)
-    return {
-        "message_id": message.id,
-        "body": body,
-        "text": None if content == "bytes" else body.decode(),
-        "content": content,
-        "group": message.group or None,
-        "priority": message.priority,
-        "sequence": message.sequence,
-        "sent_at": message.sent_at_ms * 1000,
-        "receive_count": message.receive_count,
-        "attributes": [(name, _text(value)) for name, value in message.attributes.items()] or None,
-        "trace": " ".join(filter(None, (message.traceparent, message.tracestate))) or None,
-        "dedup_key": message.dedup_key or None,
-        "queue": message.queue,
+    bodies = [stored(message.body) for message in messages]
+    columns: dict[str, list[Any]] = {
+        "message_id": [message.id for message in messages],
+        "body": [body for body, _ in bodies],
+        "text": [None if content == "bytes" else body for body, content in bodies],
+        "content": [content for _, content in bodies],
+        "group": [message.group or None for message in messages],
+        "priority": [message.priority for message in messages],
+        "sequence": [message.sequence for message in messages],
+        "sent_at": [message.sent_at_ms * 1000 for message in messages],
+        "receive_count": [message.receive_count for message in messages],
+        "attributes": [
+            [(name, _text(value)) for name, value in message.attributes.items()] or None for message in messages
+        ],
+        "trace": [" ".join(filter(None, (message.traceparent, message.tracestate))) or None for message in messages],
+        "dedup_key": [message.dedup_key or None for message in messages],
+        "queue": [message.queue for message in messages],
     }
+    schema = arrow_schema()
+    return pa.RecordBatch.from_arrays([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def stored(body: Any) -> tuple[bytes, str]:

@@ -62,27 +62,47 @@ def initial(ranges: Iterable[Range], start: str) -> Position:
     position = {span.shard: span.first for span in ranges}
     if start == "earliest":
         return position
-    try:
-        given = json.loads(start)
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
+    given = _given(start)
+    if given is None:
         raise InvalidInput(f"start must be earliest, latest or an offset in JSON, not {start!r}.")
-    return position | {shard: frame for shard, frame in decode(given).items() if shard in position}
+    return position | {shard: frame for shard, frame in given.items() if shard in position}
 
 
-def latest(start: Position, ranges: Iterable[Range], limit: int | None, source: str) -> Position:
+def final(ranges: Iterable[Range], end: str) -> Position:
+    """Where a batch ends: `latest`, or an offset in JSON; omitted shards end at their last frame."""
+    position = {span.shard: span.next for span in ranges}
+    if end == "latest":
+        return position
+    given = _given(end)
+    if given is None:
+        raise InvalidInput(f"end must be latest or an offset in JSON, not {end!r}.")
+    return {shard: min(given.get(shard, frame), frame) for shard, frame in position.items()}
+
+
+def _given(text: str) -> Position | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return decode(found) if isinstance(found, dict) else None
+
+
+def latest(
+    start: Position, ranges: Iterable[Range], limit: int | None, source: str, *, lossy: bool = False
+) -> Position:
     """The end of the next batch: at most `limit` frames, with a share for every shard.
 
-    Raises LogGap if the next frame is not retained, NotFound if a shard no longer exists.
+    Raises LogGap if the next frame is not retained, unless `lossy`: then the first retained one counts as the next.
+    Raises NotFound if a shard no longer exists.
     """
     found = {span.shard: span for span in ranges}
     for shard, frame in start.items():
         if shard not in found:
             raise NotFound(f"Shard {shard}, with frame {frame} as the next one, is no longer in {source}.")
-        check_retained(found[shard], frame, source)
-    end = dict(start)
-    waiting = {shard: max(found[shard].next - frame, 0) for shard, frame in start.items()}
+        if not lossy:
+            check_retained(found[shard], frame, source)
+    end = {shard: max(frame, found[shard].first) for shard, frame in start.items()}
+    waiting = {shard: max(found[shard].next - frame, 0) for shard, frame in end.items()}
     left = sum(waiting.values()) if limit is None else limit
     for shards_left, shard in zip(
         range(len(waiting), 0, -1), sorted(waiting, key=lambda one: waiting[one]), strict=True
@@ -96,10 +116,28 @@ def latest(start: Position, ranges: Iterable[Range], limit: int | None, source: 
 def check_retained(span: Range, frame: int, source: str) -> None:
     if frame < span.first:
         raise LogGap(
-            f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were "
-            "deleted before they were read. Read them from the archive, if there is one. Otherwise start "
-            "from the current history with another checkpoint; the part in between is lost."
+            f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were deleted "
+            f"before they were read, and the first retained frame is {span.first}. Read them from the archive, if "
+            "there is one, by its URL. Otherwise they are lost; with the source's option failOnDataLoss=false a stream "
+            "continues without them."
         )
+
+
+def retained(part: Part, first: int) -> tuple[Part, Part]:
+    """A part without the frames before `first`, and these frames."""
+    begin = min(max(part.start, first), part.stop)
+    return part._replace(start=begin), part._replace(stop=begin)
+
+
+def loss(lost: Part, source: str, next_frame: int) -> str:
+    """The warning about frames that were skipped."""
+    count = lost.stop - lost.start
+    return (
+        f"Data loss: {count:,} frame{'s' * (count != 1)} of shard {lost.shard} ({lost.start} to {lost.stop - 1}) "
+        f"{'were' if count != 1 else 'was'} deleted from {source} before being read, and "
+        f"{'are' if count != 1 else 'is'} skipped, because failOnDataLoss is false. Reading continues at frame "
+        f"{next_frame}."
+    )
 
 
 def between(start: Position, end: Position) -> list[Part]:

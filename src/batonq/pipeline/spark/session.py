@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batonq.object_storage import write_durably
 from batonq.pipeline.spark import classes
 from batonq.pipeline.spark.java import java_home
 
@@ -28,8 +30,20 @@ SETTINGS = {
     "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
 }
+LOGGING = """# Spark's messages, from ERROR on. Spark's own default prints warnings at every start.
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+# without a level of its own, this one sets the root's level to WARN, and says so
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 HEAP_MB = (1024, 4096)  # minimum and maximum on one machine; in between a quarter of its memory
 
 
@@ -69,18 +83,48 @@ def start(
 
     chosen = {**SETTINGS, **(local_settings() if master.startswith("local") else {}), **(settings or {})}
     quick = [] if _java_runs() else classes.options(home, Path(pyspark.__file__).parent, cache_directory())
-    if quick:
-        chosen[JAVA_OPTIONS] = " ".join([*quick, chosen.get(JAVA_OPTIONS, "")]).strip()
+    added = [*quick, *_logging(chosen.get(JAVA_OPTIONS, ""))]
+    if added:
+        chosen[JAVA_OPTIONS] = " ".join([*added, chosen.get(JAVA_OPTIONS, "")]).strip()
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _local_address(master):
+        session = builder.getOrCreate()
     if quick:
         java: Any = session.sparkContext._jvm.java.lang  # type: ignore[union-attr]
         classes.note(quick, java.ProcessHandle.current().pid(), java.System.getProperty("java.class.path"))
     session.sparkContext.environment.update(_for_workers(os.environ))
     register(session)
     return session
+
+
+@contextmanager
+def _local_address(master: str) -> Iterator[None]:
+    """An address for a Java that is started here. Without one Spark warns about the machine's name."""
+    mine = master.startswith("local") and "SPARK_LOCAL_IP" not in os.environ
+    if mine:
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    try:
+        yield
+    finally:
+        if mine:
+            del os.environ["SPARK_LOCAL_IP"]
+
+
+def _logging(given: str) -> list[str]:
+    """The Java option for the configuration of Spark's log, unless the user has one."""
+    theirs = os.environ.get("SPARK_CONF_DIR")
+    if "log4j" in given or (theirs and Path(theirs, "log4j2.properties").exists()):
+        return []
+    path = cache_directory() / "log4j2.properties"
+    try:
+        if not path.exists() or path.read_text() != LOGGING:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(str(path), LOGGING.encode())
+    except OSError:
+        return []
+    return [] if " " in str(path) else [f"-Dlog4j2.configurationFile={path.as_uri()}"]  # Spark expects separate options
 
 
 def _java_runs() -> bool:

@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from batonq.client.retry import Retries
 from batonq.errors import InvalidInput, QueueDoesNotExist
 from batonq.pipeline.spark import options as reading
+from batonq.pipeline.spark.brief_errors import brief_errors
 from batonq.pipeline.spark.options import CONNECTION, Option
 from batonq.pipeline.spark.sink_rows import check_columns, rows
 from batonq.pipeline.spark.sink_sending import Counts, Sender
@@ -135,6 +136,7 @@ class Done(WriterCommitMessage):
     counts: Counts = field(default_factory=Counts)
 
 
+@brief_errors
 class BatchWriter(DataSourceArrowWriter):
     """Created once per write on the driver, and sent to its tasks: they share its producer."""
 
@@ -150,6 +152,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._settings.judge(messages)
 
 
+@brief_errors
 class StreamWriter(DataSourceStreamArrowWriter):
     """A repeated micro-batch, after a retry or a restart, has the same query id and batch id."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from batonq.errors import InvalidInput
+from batonq.pipeline.spark.brief_errors import brief_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 READS = ("history", "messages", "replay")
 
 
+@brief_errors
 class BatonSource(DataSource):
     """read: history (events; default), messages (receives from a queue) or replay (retained messages, without
     receiving).
