@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -14,7 +15,7 @@ from batonq.pipeline.audit.words import query, text
 from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.schema import shaped
 
-# The columns that the rules need: a history that is read once for all of them need not keep the others.
+# See `needed`.
 COLUMNS = (
     *(
         "shard",
@@ -31,7 +32,7 @@ COLUMNS = (
     ),
     *("sequence", "slot", "group", "lease_epoch", "receive_count", "deadline", "visible_at", "expires_at", "state"),
     *("reason", "other_shard", "other_queue", "channel_number", "source_slot", "dedup_key", "number", "grace_ms"),
-    *("first_frame", "detail", "messages"),
+    *("first_frame", "detail", "messages", "receives_max"),
 )
 _FOUND = " ".join(f"WHEN '{name}' THEN {text(kind.found)}" for name, kind in KINDS.items())
 _TOLD = f"""
@@ -42,30 +43,51 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 """
 
 
-def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
-    """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table."""
-    # A lake that an earlier release filled has no subscriptions, and no topics either.
-    subscription = "subscription" if "subscription" in events.columns else "CAST(NULL AS BIGINT) AS subscription"
-    events = events.selectExpr(*(f"`{name}`" for name in COLUMNS), subscription)
+def audit(events: DataFrame, queues: DataFrame, ends: Mapping[int, int] | None = None) -> DataFrame:
+    """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table.
+
+    `ends` has the last frame of each shard, from a source that knows it: a history that ends earlier is incomplete.
+    """
+    events = needed(events)
     pieces = shards.pieces(events).localCheckpoint()
     few = known.gathered(known.few(events))
     of_shards = known.gathered(known.shards(few, pieces))
     policies = known.gathered(known.policies(queues))
     purges = known.gathered(known.purges(few))
+    has = shards.summary(pieces)
     rest = plain.without(events, policies, purges)
     found = [
-        messages.violations(rest, of_shards, policies, purges),
+        messages.violations(rest, of_shards, policies, purges, _limits(has, of_shards, policies)),
         shards.violations(pieces, of_shards),
+        shards.missing(of_shards, ends or {}),
         channels.violations(rest, of_shards),
         groups.violations(rest, of_shards, policies, purges),
         keys.violations(events, rest, policies, purges),
+        counters.purge_violations(rest, of_shards, purges),
     ]
     counted = counters.violations(events, queues, of_shards)
     if counted is not None:
         found.append(counted)
-    if not pieces.where("published > 0").isEmpty():
+    if has.published:
         found.append(publishes.violations(events))
-    if not pieces.where("scheduled > 0").isEmpty():
+    if has.scheduled:
         found.append(firings.violations(events, of_shards))
     everything = reduce(DataFrame.unionByName, found)
     return shaped(query(_TOLD, found=everything, policies=broadcast(policies)), TABLE)
+
+
+def needed(events: DataFrame) -> DataFrame:
+    """The columns that the rules need."""
+    # A lake that an earlier release filled has no subscriptions, and no topics either.
+    subscription = "subscription" if "subscription" in events.columns else "CAST(NULL AS BIGINT) AS subscription"
+    return events.selectExpr(*(f"`{name}`" for name in COLUMNS), subscription)
+
+
+def _limits(has: shards.Summary, of_shards: DataFrame, policies: DataFrame) -> messages.Limits:
+    """The maximums of receives. A message may have brought one along from a front that was dropped."""
+    of_queues = (
+        policies.selectExpr("explode(policies.max_receives) AS one").where("one > 0").selectExpr("min(one)").first()
+    )
+    least = [one for one in (has.least_receives, of_queues[0] if of_queues else None) if one is not None]
+    own = has.least_receives is not None or not of_shards.where("known_from > 0").isEmpty()
+    return messages.Limits(min(least, default=None), own)
