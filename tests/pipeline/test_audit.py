@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -162,6 +163,19 @@ def mutant(events: list[Event], chance: random.Random) -> tuple[list[Event], set
     return [*events[:at], event, *events[at + 1 :]], SHARED if name in WHO else set(KINDS)
 
 
+@contextmanager
+def small_parts() -> Iterator[None]:
+    """Logs and channels are checked in parts so small that every history has many seams."""
+    from batonq.pipeline.audit import channels, shards
+
+    with (
+        patch.object(shards, "PART_FRAMES", 50),
+        patch.object(channels, "PART_FRAMES", 50),
+        patch.object(channels, "PART_ENTRIES", 4),
+    ):
+        yield
+
+
 class Shards(NamedTuple):
     """Some history, at numbers of its own, and what the plain fold finds in it."""
 
@@ -257,7 +271,7 @@ def audited(
     events = compiled.read.parquet(path)
     assert events.count() >= MILLION
     ends = {shard: end for shards in all_shards for shard, end in shards.ends.items()}
-    with laxer_broker():
+    with laxer_broker(), small_parts():
         rows = found(events, ends)
         allowed = broker.allowed(State.OWED, Type.LEASED)
     return Audited(rows, plants, sound, mutants, allowed)

@@ -10,6 +10,7 @@ from pyspark.sql.functions import broadcast
 
 from batonq.pipeline.audit import channels, counters, firings, groups, keys, known, messages, plain, publishes, shards
 from batonq.pipeline.audit.kinds import KINDS
+from batonq.pipeline.audit.steps import Steps, result
 from batonq.pipeline.audit.table import TABLE
 from batonq.pipeline.audit.words import query, text
 from batonq.pipeline.tables.ids import id_of
@@ -47,33 +48,39 @@ def audit(events: DataFrame, queues: DataFrame, ends: Mapping[int, int] | None =
     """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table.
 
     `ends` has the last frame of each shard, from a source that knows it: a history that ends earlier is incomplete.
+    The violations are computed and cached: unpersist them when they are no longer needed.
     """
-    events = needed(events)
-    pieces = shards.pieces(events).localCheckpoint()
+    with Steps() as steps:
+        found = reduce(DataFrame.unionByName, _each_family(needed(events), queues, ends or {}, steps))
+        policies = known.gathered(known.policies(queues))
+        return result(shaped(query(_TOLD, found=found, policies=broadcast(policies)), TABLE))
+
+
+def _each_family(events: DataFrame, queues: DataFrame, ends: Mapping[int, int], steps: Steps) -> list[DataFrame]:
+    pieces = steps.keep(shards.pieces(events))
     few = known.gathered(known.few(events))
     of_shards = known.gathered(known.shards(few, pieces))
     policies = known.gathered(known.policies(queues))
     purges = known.gathered(known.purges(few))
     has = shards.summary(pieces)
-    rest = plain.without(events, policies, purges)
+    rest = plain.without(events, policies, purges, steps)
     found = [
-        messages.violations(rest, of_shards, policies, purges, _limits(has, of_shards, policies)),
+        messages.violations(rest, of_shards, policies, purges, _limits(has, of_shards, policies), steps),
         shards.violations(pieces, of_shards),
-        shards.missing(of_shards, ends or {}),
-        channels.violations(rest, of_shards),
-        groups.violations(rest, of_shards, policies, purges),
-        keys.violations(events, rest, policies, purges),
+        shards.missing(of_shards, ends),
+        channels.violations(rest, of_shards, steps),
+        groups.violations(rest, of_shards, policies, purges, steps),
+        keys.violations(events, rest, policies, purges, steps),
         counters.purge_violations(rest, of_shards, purges),
     ]
-    counted = counters.violations(events, queues, of_shards)
+    counted = counters.violations(events, queues, of_shards, steps)
     if counted is not None:
         found.append(counted)
     if has.published:
         found.append(publishes.violations(events))
     if has.scheduled:
-        found.append(firings.violations(events, of_shards))
-    everything = reduce(DataFrame.unionByName, found)
-    return shaped(query(_TOLD, found=everything, policies=broadcast(policies)), TABLE)
+        found.append(firings.violations(events, of_shards, steps))
+    return found
 
 
 def needed(events: DataFrame) -> DataFrame:

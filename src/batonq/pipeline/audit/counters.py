@@ -17,6 +17,7 @@ from pyspark.sql.functions import broadcast
 
 from batonq.core.records import ArrivedFlag, State
 from batonq.pipeline.audit.known import purged_at
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import CODED, STATE, nothing, place, query
 
 _COUNTERS = ("sent", "arrived", "deleted", "expired", "moved", "present")
@@ -110,9 +111,9 @@ def purge_violations(events: DataFrame, shards: DataFrame, purges: DataFrame) ->
     return query(_NOT_PURGED, purged=purged)
 
 
-def violations(events: DataFrame, queues: DataFrame, shards: DataFrame) -> DataFrame | None:
+def violations(events: DataFrame, queues: DataFrame, shards: DataFrame, steps: Steps) -> DataFrame | None:
     """None if the history has no counters."""
-    bases = query(_BASES, queues=queues, shards=broadcast(shards)).localCheckpoint()
+    bases = steps.keep(query(_BASES, queues=queues, shards=broadcast(shards)))
     if bases.isEmpty():
         return None
     spans = query(_SPANS, bases=bases)

@@ -29,6 +29,7 @@ from pyspark.sql.functions import broadcast
 from batonq.core.records import ArrivedFlag, DeletedFlag, Reason, ReturnedFlag, State, Type
 from batonq.pipeline.audit import known
 from batonq.pipeline.audit.lifecycle import MOVES, REASONED
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import (
     CODED,
     MESSAGE,
@@ -261,7 +262,7 @@ class Limits(NamedTuple):
 
 
 def violations(
-    events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame, limits: Limits
+    events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame, limits: Limits, steps: Steps
 ) -> DataFrame:
     """Suspects are cached: they are few, and Spark compiles their selection separately from the full check."""
     dropped = not shards.where("kept_from IS NOT NULL").isEmpty()
@@ -271,5 +272,5 @@ def violations(
     seen = (_KEPT if dropped else _ALL_KEPT, _LIMITED if limits.least else _UNLIMITED)
     pairs = query(_PAIRS % seen, facts=query(_FACTS % own, events=events))
     suspects = query(_SUSPECTS + suspect, pairs=pairs, shards=broadcast(shards), purges=broadcast(purges))
-    unpacked = query(_UNPACKED, suspects=suspects.localCheckpoint())
+    unpacked = query(_UNPACKED, suspects=steps.keep(suspects))
     return query(_VIOLATIONS, suspects=unpacked, policies=broadcast(policies))

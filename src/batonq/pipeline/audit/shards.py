@@ -1,7 +1,7 @@
 """The rules of a shard's log: nothing missing, nothing duplicated, time and owners only forward.
 
-Rows of one frame, time and owner are first aggregated, which leaves few rows; these are checked in order, each against
-the previous one.
+Rows of one frame, time and owner are first aggregated, which leaves few rows. These are checked in order, each against
+the previous one, in parts of PART_FRAMES frames that tasks check independently: each part also gets what is before it.
 
 - Frames are numbered without gaps, and the rows of a frame from 0 without gaps.
 - Time never goes back, row by row. The owner's epoch never decreases, and a higher one begins with its `epoch` event.
@@ -41,16 +41,28 @@ FROM (
   )
 ) GROUP BY shard, frame, time, owner_epoch
 """
+PART_FRAMES = 4_096
+# What is before each part of a shard: its last row, and the last message that was sent or arrived.
+_SEAMS = """
+SELECT shard, part, max(last) OVER earlier AS before, last(last_sequence, true) OVER earlier AS p_sequence
+FROM (
+  SELECT shard, part, max(struct(frame, last_row, time, owner)) AS last,
+    max_by(last_sequence, struct(frame, first_row)) FILTER (WHERE last_sequence IS NOT NULL) AS last_sequence
+  FROM {pieces} GROUP BY shard, part
+)
+WINDOW earlier AS (PARTITION BY shard ORDER BY part ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+"""
 _PAIRS = """
 SELECT *, frame * 65536 + first_row AS lt, before.frame AS p_frame, before.last_row AS p_row, before.time AS p_time,
   before.owner AS p_owner, before.frame * 65536 + before.last_row AS p_lt
 FROM (
-  SELECT *, max(struct(frame, last_row, time, owner)) OVER past AS before,
-    last(last_sequence, true) OVER past AS p_sequence,
+  SELECT pieces.*, coalesce(max(struct(frame, last_row, time, owner)) OVER past, seams.before) AS before,
+    coalesce(last(last_sequence, true) OVER past, seams.p_sequence) AS p_sequence,
     sum(rows) OVER of_frame AS rows_in, max(last_row) OVER of_frame AS last_in
-  FROM {pieces}
-  WINDOW past AS (PARTITION BY shard ORDER BY frame, first_row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
-    of_frame AS (PARTITION BY shard ORDER BY frame RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
+  FROM {pieces} AS pieces JOIN {seams} AS seams ON seams.shard = pieces.shard AND seams.part = pieces.part
+  WINDOW past AS (PARTITION BY pieces.shard, seams.part ORDER BY frame, first_row
+      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+    of_frame AS (PARTITION BY pieces.shard, seams.part ORDER BY frame RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
 )
 """
 _RULES = {
@@ -105,7 +117,8 @@ def summary(pieces: DataFrame) -> Summary:
 
 
 def violations(pieces: DataFrame, shards: DataFrame) -> DataFrame:
-    pairs = query(_PAIRS, pieces=pieces)
+    pieces = pieces.selectExpr("*", f"frame div {PART_FRAMES} AS part")
+    pairs = query(_PAIRS, pieces=pieces, seams=broadcast(query(_SEAMS, pieces=pieces)))
     return query(_VIOLATIONS, pairs=pairs, shards=broadcast(shards))
 
 
