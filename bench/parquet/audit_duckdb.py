@@ -1,7 +1,8 @@
 """The audit in DuckDB: a second implementation of the rules of batonq.pipeline.audit.
 
 It is for histories without purges, dropped fronts, moved FIFO messages and keys that live as long as their message:
-those parts are left out, in favour of the comparison. A row is a violation: its kind, shard and sequence (none for
+those parts are left out, in favour of the comparison, as are reasons that do not fit and maximums of receives that a
+message has of its own. A row is a violation: its kind, shard and sequence (none for
 those of a shard's log). The section checks that all implementations agree.
 """
 
@@ -19,15 +20,19 @@ _STATE = f"""CASE event
 _HOLDERS = """(event = 'extended' OR event = 'deleted' AND reason = 'ack'
     OR event = 'returned' AND reason IN ('nack', 'released'))"""
 _MESSAGES = f"""
-SELECT unnest(list_filter([k1, k2, k3, k4, k5, k6, k7, k8, k9], lambda one: one IS NOT NULL)) AS kind, shard, sequence
+SELECT unnest(list_filter([k1, k2, k3, k4, k5, k6, k7, k8, k9, k10], lambda one: one IS NOT NULL)) AS kind, shard,
+    sequence
 FROM (
     SELECT shard, sequence,
         CASE WHEN p_lt IS NULL THEN CASE WHEN event NOT IN ('sent', 'arrived') THEN 'never_sent' END
             WHEN event IN ('sent', 'arrived') THEN 'sent_twice' WHEN p_state = {DELETED} THEN 'after_end'
             WHEN event = 'leased' THEN CASE was WHEN {VISIBLE} THEN NULL WHEN {HELD} THEN 'two_holders'
                 WHEN {DELAYED} THEN 'early' ELSE 'not_ready' END
+            WHEN ({_HOLDERS} OR event = 'deleted' AND (reason = 'late_ack' OR flags & {DeletedFlag.LATE:d} <> 0)
+                OR event = 'owed' AND reason = 'dead_letter') AND p_epoch = 0 THEN 'never_leased'
             WHEN {_HOLDERS} AND (was <> {HELD} OR time >= p_until)
                 THEN CASE WHEN p_state <> {HELD} OR time >= ends THEN 'not_held' END
+            WHEN event = 'owed' AND p_state = {HELD} AND reason <> 'expiry_dead_letter' THEN 'moved_while_held'
             WHEN (was, event, state) NOT IN ({", ".join(map(repr, ALLOWED))}) THEN 'transition' END AS k1,
         CASE WHEN event = 'leased' AND epoch <> p_epoch + 1 AND p_state <> {DELETED} THEN 'lease_epoch' END AS k2,
         CASE WHEN p_state <> {DELETED} AND count <> p_count + CASE WHEN event = 'leased' THEN 1 ELSE 0 END
@@ -42,16 +47,20 @@ FROM (
             THEN 'lease_cut_short' END AS k7,
         CASE WHEN (event = 'deleted' AND reason = 'retention' OR event = 'owed' AND reason = 'expiry_dead_letter')
             AND time < p_expires THEN 'expired_early' END AS k8,
-        CASE WHEN queue <> p_queue THEN 'wrong_queue' END AS k9
+        CASE WHEN queue <> p_queue THEN 'wrong_queue' END AS k9,
+        CASE WHEN event = 'leased' AND p_state <> {DELETED} AND max_receives > 0
+            AND p_count - first_count >= max_receives THEN 'received_too_often' END AS k10
     FROM (
-        SELECT pairs.*, fifo, CASE WHEN p_state = {DELAYED} AND p_until <= time THEN {VISIBLE} ELSE p_state END AS was,
+        SELECT pairs.*, fifo, max_receives,
+            CASE WHEN p_state = {DELAYED} AND p_until <= time THEN {VISIBLE} ELSE p_state END AS was,
             p_until + to_milliseconds(coalesce(grace_ms, 0)) AS ends
         FROM (
             SELECT *, lag(lt) OVER life AS p_lt, lag(state) OVER life AS p_state, lag(queue) OVER life AS p_queue,
                 lag(until) OVER life AS p_until, lag(owner) OVER life AS p_owner,
                 last_value(epoch IGNORE NULLS) OVER past AS p_epoch,
                 last_value(after IGNORE NULLS) OVER past AS p_count,
-                last_value(expires IGNORE NULLS) OVER past AS p_expires
+                last_value(expires IGNORE NULLS) OVER past AS p_expires,
+                first_value(count IGNORE NULLS) OVER past AS first_count
             FROM (
                 SELECT shard, sequence, logical_time AS lt, event, flags, reason, {_STATE} AS state, queue, time,
                     coalesce(deadline, visible_at) AS until, expires_at AS expires, owner_epoch AS owner,
@@ -66,7 +75,7 @@ FROM (
         ) AS pairs LEFT JOIN policies USING (shard, queue)
         LEFT JOIN graces ON graces.shard = pairs.shard AND p_owner = before AND owner = since
     )
-) WHERE coalesce(k1, k2, k3, k4, k5, k6, k7, k8, k9) IS NOT NULL"""
+) WHERE coalesce(k1, k2, k3, k4, k5, k6, k7, k8, k9, k10) IS NOT NULL"""
 _OPENED = "event IN ('sent', 'arrived') AND sequence IS NOT NULL"
 _SHARDS = f"""
 SELECT kind, shard, NULL AS sequence FROM (
@@ -182,7 +191,8 @@ def make(events: list[str], queues: list[str], target: str) -> None:
         connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
         connection.execute(f"CREATE VIEW events AS SELECT * FROM read_parquet({events!r})")
         connection.execute(f"""CREATE TABLE policies AS SELECT shard, queue, any_value(fifo) AS fifo,
-            any_value(CAST(policy ->> 'dedup_window_ms' AS BIGINT)) AS window_ms
+            any_value(CAST(policy ->> 'dedup_window_ms' AS BIGINT)) AS window_ms,
+            any_value(CAST(policy ->> 'max_receives' AS BIGINT)) AS max_receives
             FROM read_parquet({queues!r}) WHERE policy IS NOT NULL GROUP BY ALL""")
         connection.execute("""CREATE TABLE graces AS
             WITH given AS (SELECT shard, number AS epoch, grace_ms FROM events WHERE event = 'epoch')

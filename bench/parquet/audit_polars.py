@@ -20,6 +20,7 @@ def make(events: list[str], queues: list[str], target: str) -> None:
         .agg(
             pl.col("fifo").first(),
             window_ms=pl.col("policy").first().str.json_path_match("$.dedup_window_ms").cast(pl.Int64),
+            max_receives=pl.col("policy").first().str.json_path_match("$.max_receives").cast(pl.Int64),
         )
     )
     found = [
@@ -111,6 +112,7 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
         known("epoch", None),
         known("after", None),
         known("expires", far),
+        first_count=pl.when(~same.fill_null(False)).then(pl.col("count")).forward_fill(),
     )
     given = every.filter(event == "epoch").select("shard", "grace_ms", epoch="number")
     spans = (
@@ -124,7 +126,7 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
     p_state, p_until, p_expires = pl.col("p_state"), pl.col("p_until"), pl.col("p_expires")
     asked = (
         paired.join(spans, on=["shard", "p_owner", "owner"], how="left")
-        .join(policies.select("shard", "queue", "fifo"), on=["shard", "queue"], how="left")
+        .join(policies.select("shard", "queue", "fifo", "max_receives"), on=["shard", "queue"], how="left")
         .with_columns(
             was=pl.when((p_state == DELAYED) & (p_until <= time)).then(VISIBLE).otherwise(p_state),
             ends=p_until + pl.duration(milliseconds=pl.col("grace_ms").fill_null(0)),
@@ -142,6 +144,8 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
     unlawful = (reason != "late_ack") | (flags & int(DeletedFlag.LATE) == 0) | pl.col("fifo").fill_null(False)
     unlawful |= (p_state == HELD) & (time < ends)
     aged = (deleted & (reason == "retention")) | ((event == "owed") & (reason == "expiry_dead_letter"))
+    dead_letter = (event == "owed") & (reason == "dead_letter")
+    attempts, maximum = pl.col("p_after") - pl.col("first_count"), pl.col("max_receives")
     first = pl.col("p_lt").is_null()
     kinds = [
         _first_of(
@@ -155,8 +159,10 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
                 ("two_holders", leased & (was == HELD)),
                 ("early", leased & (was == DELAYED)),
                 ("not_ready", leased),
+                ("never_leased", (by_holder | late | dead_letter) & (pl.col("p_epoch") == 0)),
                 ("not_held", over & ((p_state != HELD) | (time >= ends))),
                 (None, over),
+                ("moved_while_held", (event == "owed") & (p_state == HELD) & (reason != "expiry_dead_letter")),
                 ("transition", ~step.is_in(steps)),
             ],
         ),
@@ -176,6 +182,7 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
         ),
         _first_of(pl, [("expired_early", aged & (time < p_expires) & (p_expires < far))]),
         _first_of(pl, [("wrong_queue", pl.col("queue") != pl.col("p_queue"))]),
+        _first_of(pl, [("received_too_often", leased & living & (maximum > 0) & (attempts >= maximum))]),
     ]
     return _each(pl, asked, kinds)
 

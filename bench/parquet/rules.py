@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from batonq.core.records import State
-from batonq.core.shard.lifecycle import TRANSITIONS
-from batonq.pipeline.events.schema import EVENTS
+from batonq.pipeline.audit.lifecycle import MOVES
 
 DELAYED, VISIBLE, HELD, OWED, DEAD, DELETED = (
     int(state) for state in (State.DELAYED, State.VISIBLE, State.IN_FLIGHT, State.OWED, State.DEAD, State.DELETED)
 )
-ALLOWED = sorted(
-    {(int(state), EVENTS[kind], int(after)) for (state, kind), afters in TRANSITIONS.items() for after in afters}
-)
+_NUMBERS = {state.name.lower(): int(state) for state in State} | {"refused": DELAYED}
+ALLOWED = sorted({(_NUMBERS[move.before], move.event, _NUMBERS[move.after]) for move in MOVES})

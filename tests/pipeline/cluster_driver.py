@@ -1,14 +1,21 @@
 """Jobs of the pipeline, one after another in one session: what a driver process does.
 
-python -m tests.pipeline.cluster_driver MASTER JOBS, where JOBS is a JSON list of the words after `baton pipeline`.
+python -m tests.pipeline.cluster_driver MASTER JOBS, where JOBS is a JSON list of the words after `baton pipeline`. All
+executors are killed in the middle of an audit.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from batonq.cli.main import build_parser
 from batonq.cli.pipeline import JOBS
@@ -41,13 +48,46 @@ def run_jobs(spark: SparkSession, jobs: list[list[str]]) -> list[dict[str, Any]]
     return outcomes
 
 
+def executors(application: str) -> list[int]:
+    """The processes of an application's executors."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+        except OSError:
+            continue  # it has ended
+        if application.encode() in words and any(word.endswith(b"CoarseGrainedExecutorBackend") for word in words):
+            found.append(int(entry.name))
+    return found
+
+
+@contextmanager
+def losing_executors(spark: SparkSession) -> Iterator[list[int]]:
+    """Kills every executor once, when the audit has cached what several rules use. Yields their processes."""
+    from batonq.pipeline.audit import messages
+
+    killed: list[int] = []
+    whole = messages.violations
+
+    def violations(*given: Any) -> Any:
+        if not killed:
+            killed.extend(executors(spark.sparkContext.applicationId))
+            for process in killed:
+                os.kill(process, signal.SIGKILL)
+        return whole(*given)
+
+    with patch.object(messages, "violations", violations):
+        yield killed
+
+
 def main() -> None:
     spark = start("cluster", master=sys.argv[1], settings=SETTINGS)
     try:
-        outcomes = run_jobs(spark, json.loads(sys.argv[2]))
+        with losing_executors(spark) as killed:
+            outcomes = run_jobs(spark, json.loads(sys.argv[2]))
     finally:
         spark.stop()
-    print(json.dumps(outcomes, default=str))
+    print(json.dumps({"outcomes": outcomes, "killed": killed}, default=str))
 
 
 if __name__ == "__main__":

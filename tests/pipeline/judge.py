@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batonq.core.records import ArrivedFlag, DeletedFlag, ReturnedFlag, SentFlag, State, Type
-from batonq.core.shard.lifecycle import TRANSITIONS
+from batonq.core.records import ArrivedFlag, DeletedFlag, ReturnedFlag, SentFlag, State
+from batonq.pipeline.audit.lifecycle import MOVES, REASONED, Move
 
 Event = dict[str, Any]
 Finding = tuple[str, int, int | None, int]
@@ -37,6 +37,8 @@ class Message:
     count: int | None = None
     expires: int | None = None
     payload: int = 0
+    first_count: int | None = None
+    own: int | None = None  # its own maximum of receives, 0 for none, None if history does not show it
     purged: bool = False
     group: str | None = None
     leaves: int = NEVER
@@ -47,7 +49,7 @@ class Shard:
 
     def __init__(self, events: list[Event]) -> None:
         self.events = sorted(events, key=lambda event: event["logical_time"])
-        first = min(event["frame"] for event in events)
+        self.first_frame = first = min(event["frame"] for event in events)
         bases = [event for event in self.events if event["event"] == "base"]
         opened = [base["logical_time"] for base in bases if base["first_frame"] >= first]
         self.known_from = 0 if first <= 1 else min(opened, default=NEVER)
@@ -74,25 +76,41 @@ class Policies:
         return any(policy["fifo"] for _, policy in self._told.get((shard, queue), []))
 
 
-def judge(events: list[Event]) -> set[Finding]:
+def judge(events: list[Event], ends: Mapping[int, int] | None = None, *, own: bool | None = None) -> set[Finding]:
+    """`own`: whether messages with a maximum of receives of their own may be in other parts of the history."""
     by_shard: dict[int, list[Event]] = defaultdict(list)
     for event in events:
         by_shard[event["shard"]].append(event)
     shards = {number: Shard(its) for number, its in by_shard.items()}
     policies = Policies(events)
     found: set[Finding] = set()
+    if own is None:
+        own = has_own_maximums(events)
     for number, shard in shards.items():
-        walk = Walk(number, shard, policies)
+        walk = Walk(number, shard, policies, own)
         found |= walk.run() | log_rules(number, shard) | group_rules(number, shard, walk, policies)
         found |= key_rules(number, shard, policies, walk) | counter_rules(number, shard)
         found |= topic_rules(number, shard) | schedule_rules(number, shard)
+    for number, end in (ends or {}).items():
+        last = shards[number].events[-1]["frame"] if number in shards else 0
+        if last < end:
+            found.add(("end_missing", number, None, last))
     return found | channel_rules(events, shards)
+
+
+def has_own_maximums(events: list[Event]) -> bool:
+    """Whether a message may have a maximum of receives of its own: one has, or it may be in a front that is gone."""
+    by_shard: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        by_shard[event["shard"]].append(event)
+    told = any(event["receives_max"] for event in events)
+    return told or any(Shard(its).known_from for its in by_shard.values())
 
 
 def after(event: Event) -> tuple[State, bool]:
     """The state that an event leaves its message in, and whether it only waits to be owed again."""
     kind, visible, time = event["event"], event["visible_at"], event["time"]
-    if kind == "sent":
+    if kind in OPENING:
         return (State.DELAYED if visible is not None and visible > time else State.VISIBLE), False
     if kind in ("returned", "settled"):
         if kind == "settled" and event["reason"] == "accepted":
@@ -102,15 +120,15 @@ def after(event: Event) -> tuple[State, bool]:
         return (State.VISIBLE, False) if visible <= time else (State.DELAYED, kind == "settled")
     if kind in ("carried", "edited"):
         return State[event["state"].upper()], False
-    fixed = {"arrived": "VISIBLE", "leased": "IN_FLIGHT", "extended": "IN_FLIGHT", "deleted": "DELETED", "owed": "OWED"}
+    fixed = {"leased": "IN_FLIGHT", "extended": "IN_FLIGHT", "deleted": "DELETED", "owed": "OWED"}
     return State[fixed[kind]], False
 
 
 class Walk:
     """Messages of one shard through their lives."""
 
-    def __init__(self, number: int, shard: Shard, policies: Policies) -> None:
-        self.number, self.shard, self.policies = number, shard, policies
+    def __init__(self, number: int, shard: Shard, policies: Policies, own: bool) -> None:
+        self.number, self.shard, self.policies, self.own = number, shard, policies, own
         self.messages: dict[int, Message] = {}
         self.found: set[Finding] = set()
 
@@ -133,7 +151,19 @@ class Walk:
             for sequence, message in self.messages.items():
                 if message.state != State.DELETED and not message.purged and message.payload < self.shard.kept_from:
                     self.found.add(("lost", self.number, sequence, message.lt))
+        if self.shard.known_from == 0:
+            self._check_purges()
         return self.found
+
+    def _check_purges(self) -> None:
+        purges: dict[int, list[Event]] = defaultdict(list)
+        for event in self.shard.events:
+            if event["event"] == "queue_purged":
+                purges[event["queue"]].append(event)
+        for queue, its in purges.items():
+            removed = sum(message.purged for message in self.messages.values() if message.queue == queue)
+            if removed != sum(event["messages"] for event in its):
+                self.found.add(("conservation", self.number, None, its[-1]["logical_time"]))
 
     def _message(self, event: Event) -> None:
         sequence, lt, kind = event["sequence"], event["logical_time"], event["event"]
@@ -151,6 +181,8 @@ class Walk:
         if count is not None:
             uncharged = kind == "returned" and event["flags"] & ReturnedFlag.UNCHARGED
             count = max(count - 1, 0) if uncharged else min(count, COUNT_MAX)
+        new.first_count = old.first_count if old and old.first_count is not None else self._raw_count(event)
+        new.own = self._own(event, old)
         new.epoch = epoch if epoch is not None or old is None else old.epoch
         new.count = count if count is not None or old is None else old.count
         new.expires = event["expires_at"] if event["expires_at"] is not None or old is None else old.expires
@@ -161,6 +193,25 @@ class Walk:
         left = state in (State.DELETED, State.DEAD) or (old is None and kind == "carried" and state == State.OWED)
         new.leaves = min(old.leaves if old and not old.purged else NEVER, lt if left else NEVER)
         self.messages[sequence] = new
+
+    @staticmethod
+    def _raw_count(event: Event) -> int | None:
+        return 0 if event["event"] == "sent" else event["receive_count"]
+
+    def _own(self, event: Event, old: Message | None) -> int | None:
+        if event["event"] in ("sent", "edited", "carried"):
+            return event["receives_max"] or 0
+        if event["event"] != "arrived":
+            return old.own if old else None
+        shown = not event["flags"] & (ArrivedFlag.NOTED | ArrivedFlag.OVERLAY)
+        shown = shown or event["reason"] in ("dead_letter", "expiry_dead_letter")
+        return 0 if shown or not self.own else None
+
+    def _too_often(self, event: Event, old: Message) -> bool:
+        maximum = old.own or self.policies.at(event).get("max_receives")
+        if event["event"] != "leased" or old.own is None or not maximum or old.count is None:
+            return False
+        return old.count - (old.first_count or 0) >= maximum
 
     def _first(self, event: Event) -> list[str]:
         known = event["logical_time"] >= self.shard.known_from
@@ -185,10 +236,10 @@ class Walk:
                 kinds.append("expired_early")
         if kind == "returned" and reason == "expired" and old.state == State.IN_FLIGHT and time < (old.until or 0):
             kinds.append("lease_cut_short")
-        if (kind, reason) in (("deleted", "operator"), ("returned", "operator")) and old.state == State.IN_FLIGHT:
-            kinds.append("taken_from_holder")
         if old.state == State.DELETED or kind == "carried":
             return kinds
+        if self._too_often(event, old):
+            kinds.append("received_too_often")
         epoch = 0 if kind in OPENING else event["lease_epoch"]
         count = 0 if kind == "sent" else event["receive_count"]
         more = 1 if kind == "leased" else 0
@@ -224,9 +275,18 @@ class Walk:
             ("returned", "nack"),
             ("returned", "released"),
         )
+        by_last = kind == "deleted" and (reason == "late_ack" or event["flags"] & DeletedFlag.LATE)
+        if (by_holder or by_last or (kind, reason) == ("owed", "dead_letter")) and old.epoch == 0:
+            return "never_leased"
         if by_holder and (was != State.IN_FLIGHT or time >= (old.until or 0)):
             return "not_held"
-        return None if state in TRANSITIONS.get((was, Type[kind.upper()]), ()) else "transition"
+        if kind == "owed" and was == State.IN_FLIGHT and reason != "expiry_dead_letter":
+            return "moved_while_held"
+        if (kind, reason) in (("deleted", "operator"), ("returned", "operator")) and was == State.IN_FLIGHT:
+            return "taken_from_holder"
+        before, now = (_name(was, old.doomed), _name(*after(event)))
+        move = Move(before, kind, reason if kind in REASONED else None, now)
+        return None if move in MOVES else "transition"
 
     def _wrongly_late(self, event: Event, old: Message | None) -> bool:
         if event["reason"] != "late_ack" or not event["flags"] & DeletedFlag.LATE:
@@ -234,6 +294,10 @@ class Walk:
         if self.policies.fifo(self.number, event["queue"]) or self.policies.at(event).get("strict_receipts"):
             return True
         return old is not None and old.state == State.IN_FLIGHT and event["time"] < (old.until or 0)
+
+
+def _name(state: State, doomed: bool) -> str:
+    return "refused" if doomed and state == State.DELAYED else state.name.lower()
 
 
 def log_rules(number: int, shard: Shard) -> set[Finding]:
@@ -260,6 +324,8 @@ def log_rules(number: int, shard: Shard) -> set[Finding]:
                 found.add(("sequence_gap", number, None, frame))
             opened = sequence
         before = event
+    if shard.known_from == NEVER:
+        found.add(("front_missing", number, None, shard.first_frame))
     last_frame: int | None = None
     for frame, its in rows.items():
         if sorted(its) != list(range(len(its))) or (last_frame is not None and frame != last_frame + 1):
@@ -287,9 +353,8 @@ def counter_rules(number: int, shard: Shard) -> set[Finding]:
         between = [e for e in shard.events if e["queue"] == queue and start < e["logical_time"] < end]
         counted = {name: sum(counts_as(event) == name for event in between) for name in opening}
         rose = {name: closing[name] - opening[name] for name in opening}
-        is_purged = any(event["event"] == "queue_purged" for event in between)
-        wrong = [name for name in ("sent", "arrived", "expired", "moved") if rose[name] != counted[name]]
-        if wrong or rose["deleted"] < counted["deleted"] or (rose["deleted"] > counted["deleted"] and not is_purged):
+        counted["deleted"] += sum(event["messages"] for event in between if event["event"] == "queue_purged")
+        if any(rose[name] != counted[name] for name in ("sent", "arrived", "deleted", "expired", "moved")):
             found.add(("conservation", number, None, end))
     return found
 

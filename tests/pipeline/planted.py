@@ -1,4 +1,6 @@
-"""One event changed, for each kind of violation: which, and how. The rest of the history stays as it was."""
+"""Breaks that are planted in real histories, at least one for each kind of violation: one or two events are changed, or
+some are cut out, and the rest of the history stays as it was.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from batonq.core.records import DeletedFlag, SentFlag
 from tests.pipeline.judge import PAYLOADS, Event, counts_as, judge
@@ -19,10 +21,21 @@ TRUNCATED = {"carried", "lost"}
 FANNED = {"copies", "firing", "due_time"}
 # What else the same change breaks.
 ALSO = {
-    "sent_twice": {"sequence_gap"},
+    "sent_twice": {"sequence_gap", "conservation"},
+    "sequence_gap": {"conservation"},
     "channel_gap": {"never_owed", "never_arrived"},
     "never_arrived": {"channel_gap", "sequence_gap"},
+    "arrived_twice": {"sent_twice", "sequence_gap"},
 }
+
+
+class Break(NamedTuple):
+    """A planted break: the kind of violation that must name it, and the day that it is planted in."""
+
+    kind: str
+    day: str  # busy, truncated or fanned
+    plant: Plant
+    also: frozenset[str]
 
 
 class Day:
@@ -57,15 +70,25 @@ class Day:
         )
 
     def changed(self, at: int, **values: Any) -> list[Event]:
-        return [*self.events[:at], {**self.events[at], **values}, *self.events[at + 1 :]]
+        return self.all_changed({at: values})
+
+    def all_changed(self, changes: dict[int, dict[str, Any]]) -> list[Event]:
+        return [{**event, **changes[at]} if at in changes else event for at, event in enumerate(self.events)]
 
     def fifo(self, at: int) -> bool:
         return str(self.events[at]["queue_name"]).startswith(("ledger", "tickets"))
 
 
-def plants() -> dict[str, Plant]:
-    """For each kind, what makes of a sound history one that has it."""
-    return {name.removeprefix("_plant_"): plant for name, plant in globals().items() if name.startswith("_plant_")}
+def plants() -> dict[str, Break]:
+    """By name. Those in VARIANTS are further breaks of a kind that has one of its own name."""
+    found = {}
+    for function, plant in globals().items():
+        if function.startswith("_plant_"):
+            name = function.removeprefix("_plant_")
+            kind, day = VARIANTS.get(name, (name, ""))
+            day = day or ("truncated" if name in TRUNCATED else "fanned" if name in FANNED else "busy")
+            found[name] = Break(kind, day, plant, frozenset(ALSO.get(name, ())))
+    return found
 
 
 def _first(found: Iterator[Any], what: str) -> Any:
@@ -190,7 +213,7 @@ def _plant_expired_early(events: list[Event]) -> list[Event]:
 def _plant_transition(events: list[Event]) -> list[Event]:
     day = Day(events)
     edited, _ = _first(day.part("edited", "owed"), "message that was changed")
-    return day.changed(edited, state="in_flight")
+    return day.changed(edited, state="dead")
 
 
 def _plant_wrong_queue(events: list[Event]) -> list[Event]:
@@ -257,19 +280,23 @@ def with_base(events: list[Event]) -> list[Event]:
     detail = [
         {**policy, "counters": {name: counters[queue][name] for name in names}} for queue, policy in policies.items()
     ]
-    last = of_shard[-1]
     base = {
-        **dict.fromkeys(last),
-        **{name: last[name] for name in ("shard", "owner_epoch", "time", "flags")},
-        "frame": last["frame"] + 1,
-        "row": 0,
-        "logical_time": last["frame"] + 1 << 16,
+        **dict.fromkeys(of_shard[-1]),
+        **{name: of_shard[-1][name] for name in ("shard", "flags")},
         "event": "base",
         "first_frame": 1,
         "number": max(living, default=0),
         "detail": json.dumps(detail),
     }
-    return [*events, base]
+    return with_frame(events, base)
+
+
+def with_frame(events: list[Event], event: Event) -> list[Event]:
+    """The same history, and one more frame of the event's shard, with this event alone."""
+    of_shard = (one for one in events if one["shard"] == event["shard"])
+    last = max(of_shard, key=lambda one: int(one["logical_time"]))
+    place = {"frame": last["frame"] + 1, "row": 0, "logical_time": last["frame"] + 1 << 16}
+    return [*events, {**event, **place, **{name: last[name] for name in ("owner_epoch", "time")}}]
 
 
 def _lives(last: Event) -> bool:
@@ -392,3 +419,346 @@ def _plant_duplicate(events: list[Event]) -> list[Event]:
     sent = [at for at, event in enumerate(events) if event["event"] == "sent" and event["queue_name"] == "orders"]
     one, other = sent[:2]
     return Day(events).changed(other, dedup_key=events[one]["dedup_key"])
+
+
+# --- further breaks -----------------------------------------------------------------------------------
+
+# name → the kind that must name it, and the day
+VARIANTS = {
+    "dead_lettered_under_a_lease": ("moved_while_held", "busy"),
+    "redriven_under_a_lease": ("moved_while_held", "busy"),
+    "own_maximum_exceeded": ("received_too_often", "busy"),
+    "maximum_of_one_exceeded": ("received_too_often", "busy"),
+    "replayed_message_early": ("early", "fanned"),
+    "acknowledged_without_a_lease": ("never_leased", "busy"),
+    "dead_lettered_without_a_lease": ("never_leased", "busy"),
+    "copy_acknowledged_without_a_lease": ("never_leased", "fanned"),
+    "deleted_for_no_reason": ("transition", "busy"),
+    "deleted_while_owed": ("transition", "busy"),
+    "message_removed": ("sequence_gap", "busy"),
+    "replayed_message_removed": ("sequence_gap", "fanned"),
+    "event_twice": ("frame_gap", "busy"),
+    "row_removed": ("frame_gap", "busy"),
+    "owner_without_epoch": ("owner_epoch", "busy"),
+    "early_after_nack": ("early", "busy"),
+    "extended_too_late": ("not_held", "busy"),
+    "nack_of_an_earlier_lease": ("stale_epoch", "busy"),
+    "two_holders_after_expiry": ("two_holders", "busy"),
+    "two_holders_of_a_copy": ("two_holders", "fanned"),
+    "purge_of_one_more": ("conservation", "busy"),
+    "purge_of_one_less": ("conservation", "fanned"),
+    "moved_message_not_counted": ("conservation", "busy"),
+    "copies_not_counted": ("conservation", "fanned"),
+    "copy_twice": ("copies", "fanned"),
+    "message_without_firing": ("firing", "fanned"),
+    "arrived_twice": ("channel_gap", "busy"),
+    "copy_not_arrived": ("settled_otherwise", "fanned"),
+}
+
+
+def _plant_front_missing(events: list[Event]) -> list[Event]:
+    """The first third of a shard, without a base."""
+    third = max(event["frame"] for event in events if event["shard"] == 0) // 3
+    return [event for event in events if event["shard"] != 0 or event["frame"] > third]
+
+
+def _plant_end_missing(events: list[Event]) -> list[Event]:
+    """The last third of a shard. Only something else than its log knows how far it went."""
+    third = max(event["frame"] for event in events if event["shard"] == 0) * 2 // 3
+    return [event for event in events if event["shard"] != 0 or event["frame"] <= third]
+
+
+def _plant_moved_while_held(events: list[Event]) -> list[Event]:
+    """A lease that did not run out before its message was dead-lettered."""
+    day = Day(events)
+    leased, back, _ = _first(day.part("leased", "returned/expired", "owed"), "dead letter after a lost lease")
+    return day.all_changed(_lease_goes_on(events, leased, back))
+
+
+def _lease_goes_on(events: list[Event], leased: int, back: int) -> dict[int, dict[str, Any]]:
+    """The changes that make a lease last another hour instead of running out."""
+    until = events[back]["time"] + 3_600 * SECOND
+    extended = {"event": "extended", "reason": None, "visible_at": None, "deadline": until}
+    return {leased: {"deadline": until}, back: extended}
+
+
+def _plant_dead_lettered_under_a_lease(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    back, _ = _first(day.part("returned/nack", "owed"), "dead letter after a nack")
+    until = events[back]["time"] + 3_600 * SECOND
+    return day.changed(back, event="extended", reason=None, visible_at=None, deadline=until, flags=0)
+
+
+def _plant_redriven_under_a_lease(events: list[Event]) -> list[Event]:
+    """A dead letter that a consumer gets instead of an edit, and that is redriven all the same."""
+    day = Day(events)
+    edited, owed = _first(
+        (two for two in day.part("edited", "owed") if events[two[1]]["reason"] == "redrive"), "dead letter with an edit"
+    )
+    held = {name: events[edited][name] + 1 for name in ("lease_epoch", "receive_count")}
+    lease = {"event": "leased", "state": None, "visible_at": None, "deadline": events[edited]["time"] + 3_600 * SECOND}
+    return day.all_changed({edited: {**held, **lease}, owed: held})
+
+
+def _leased_again(events: list[Event], day: Day, at: int) -> list[Event]:
+    """One more lease, in place of another event."""
+    return day.changed(
+        at,
+        event="leased",
+        reason=None,
+        visible_at=None,
+        deadline=events[at]["time"] + 30 * SECOND,
+        lease_epoch=events[at]["lease_epoch"] + 1,
+        receive_count=events[at]["receive_count"] + 1,
+    )
+
+
+def _plant_received_too_often(events: list[Event]) -> list[Event]:
+    """A message that was received once, as often as its queue allows, and is not dead after all."""
+    day = Day(events)
+    frail = (at for (at,) in day.life("returned/nack") if events[at]["queue_name"] == "frail")
+    at = _first(frail, "message without a receive left")
+    lease = _leased_again(events, day, at)[at]
+    return with_frame(day.changed(at, visible_at=events[at]["time"]), lease)
+
+
+def _plant_maximum_of_one_exceeded(events: list[Event]) -> list[Event]:
+    """A queue that allowed one receive, all the time."""
+    told = [at for at, one in enumerate(events) if one["event"] == "policy_set" and one["queue_name"] == "orders"]
+    policies = {at: {**json.loads(events[at]["detail"]), "max_receives": 1} for at in told}
+    return Day(events).all_changed({at: {"detail": json.dumps(policy)} for at, policy in policies.items()})
+
+
+def _plant_own_maximum_exceeded(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    again = ("leased", "returned/nack", "leased")
+    sent, *_ = _first((life for life in day.part("sent", *again) if not day.fifo(life[0])), "message with two receives")
+    return day.changed(sent, receives_max=1)
+
+
+def _plant_replayed_message_early(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    replayed = (two for two in day.part("sent", "leased") if _is_replayed(events[two[0]]))
+    sent, leased = _first(replayed, "message that was sent again")
+    return day.changed(sent, visible_at=events[leased]["time"] + 1000)
+
+
+def _is_replayed(event: Event) -> bool:
+    return bool(event["flags"] & SentFlag.REPLAYED)
+
+
+def _plant_never_leased(events: list[Event]) -> list[Event]:
+    """A late acknowledgement by a consumer who never had the message: it was edited, and not received."""
+    day = Day(events)
+    mail = (life for life in day.life("leased", "deleted/ack") if events[life[0]]["queue_name"] == "mail")
+    leased, end = _first((two for two in mail if events[two[1]]["lease_epoch"] == 1), "letter that was received once")
+    unheld = {"lease_epoch": 0, "receive_count": 0}
+    edit = {"event": "edited", "state": "visible", "visible_at": events[leased]["time"], "deadline": None}
+    late = {"reason": "late_ack", "flags": int(DeletedFlag.LATE)}
+    return day.all_changed({leased: {**unheld, **edit}, end: {**unheld, **late}})
+
+
+def _plant_acknowledged_without_a_lease(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    _, end = _first(day.life("sent", "deleted/retention", whole=True), "message that ran out")
+    return day.changed(end, reason="ack")
+
+
+def _plant_dead_lettered_without_a_lease(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    owed = (two[1] for two in day.part("sent", "owed") if events[two[1]]["reason"] == "expiry_dead_letter")
+    return day.changed(_first(owed, "message that expired into the dead letters"), reason="dead_letter")
+
+
+def _plant_copy_acknowledged_without_a_lease(events: list[Event]) -> list[Event]:
+    """A copy whose lease is another thing that happened to its queue."""
+    day = Day(events)
+    lives = (life for life in day.life("sent", "leased", "deleted/ack", whole=True) if _is_copy(events[life[0]]))
+    _, leased, end = _first(lives, "copy")
+    unheld = {"lease_epoch": 0, "receive_count": 0}
+    return day.all_changed({leased: {"event": "queue_closed", "sequence": None}, end: unheld})
+
+
+def _is_copy(event: Event) -> bool:
+    return event["event"] == "sent" and bool(event["flags"] & SentFlag.FANNED)
+
+
+def _plant_deleted_for_no_reason(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    (end,) = _first(day.life("deleted/ack"), "delete")
+    return day.changed(end, reason=None)
+
+
+def _plant_deleted_while_owed(events: list[Event]) -> list[Event]:
+    """The last entry of a channel, or those after it would not follow."""
+    day = Day(events)
+    ends = [at for at, event in enumerate(events) if event["event"] == "settled" and _across(event)]
+    return day.changed(ends[-1], event="deleted", reason="operator", channel_number=None, other_shard=None)
+
+
+def _plant_message_removed(events: list[Event]) -> list[Event]:
+    return _without_message(events, lambda _: True)
+
+
+def _plant_replayed_message_removed(events: list[Event]) -> list[Event]:
+    return _without_message(events, _is_replayed)
+
+
+def _without_message(events: list[Event], of: Callable[[Event], bool]) -> list[Event]:
+    """Without anything that happened to a message; rows are numbered again, so that no frame has a gap."""
+    day = Day(events)
+    frames = Counter((event["shard"], event["frame"]) for event in events)
+    gone: set[int] = set()
+    for life in day.lives.values():
+        first = events[life[0]]
+        alone = any(frames[events[at]["shard"], events[at]["frame"]] == 1 for at in life)
+        if first["event"] == "sent" and of(first) and not day.fifo(life[0]) and not alone and not first["dedup_key"]:
+            gone = set(life)
+            break
+    assert gone, "the day has no message that is in frames with others"
+    rows: Counter[tuple[int, int]] = Counter()
+    left = []
+    for at, event in enumerate(events):
+        if at not in gone:
+            place = (event["shard"], event["frame"])
+            row, rows[place] = rows[place], rows[place] + 1
+            left.append({**event, "row": row, "logical_time": event["frame"] << 16 | row})
+    return left
+
+
+def _job(events: list[Event]) -> int:
+    return next(at for at, event in enumerate(events) if event["event"] == "job_set")
+
+
+def _plant_event_twice(events: list[Event]) -> list[Event]:
+    at = _job(events)
+    return [*events[: at + 1], events[at], *events[at + 1 :]]
+
+
+def _plant_row_removed(events: list[Event]) -> list[Event]:
+    """An event that is not about a message, and not the last of its frame."""
+    quiet = ("requested", "produced", "job_set")
+    at = next(
+        at
+        for at, (event, after) in enumerate(pairwise(events))
+        if event["event"] in quiet and (event["shard"], event["frame"]) == (after["shard"], after["frame"])
+    )
+    return events[:at] + events[at + 1 :]
+
+
+def _plant_owner_without_epoch(events: list[Event]) -> list[Event]:
+    """A shard's last frame, by an owner that never took it over."""
+    last = max(event["frame"] for event in events if event["shard"] == 0)
+    return [
+        {**event, "owner_epoch": event["owner_epoch"] + 1} if (event["shard"], event["frame"]) == (0, last) else event
+        for event in events
+    ]
+
+
+def _plant_early_after_nack(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    back, leased = _first((two for two in day.part("returned/nack", "leased") if not day.fifo(two[0])), "nack")
+    return day.changed(back, visible_at=events[leased]["time"] + 1000)
+
+
+def _plant_extended_too_late(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    leased, extended = _first((two for two in day.part("leased", "extended") if not day.fifo(two[0])), "extension")
+    return day.changed(leased, deadline=events[extended]["time"])
+
+
+def _plant_nack_of_an_earlier_lease(events: list[Event]) -> list[Event]:
+    day = Day(events)
+    nacks = (at for (at,) in day.part("returned/nack") if events[at]["lease_epoch"] > 1 and not day.fifo(at))
+    at = _first((at for at in nacks if day.lives[_key(events[at])][-1] == at), "second nack that is the last event")
+    return day.changed(at, lease_epoch=events[at]["lease_epoch"] - 1)
+
+
+def _plant_two_holders_after_expiry(events: list[Event]) -> list[Event]:
+    """A lease that did not run out before the next one."""
+    day = Day(events)
+    again = (life for life in day.part("leased", "returned/expired", "leased") if not day.fifo(life[0]))
+    leased, back, _ = _first(again, "lost lease")
+    return day.all_changed(_lease_goes_on(events, leased, back))
+
+
+def _plant_two_holders_of_a_copy(events: list[Event]) -> list[Event]:
+    """A copy of a published message that a second consumer gets, in place of its acknowledgement."""
+    day = Day(events)
+    lives = (life for life in day.life("sent", "leased", "deleted/ack", whole=True) if _is_copy(events[life[0]]))
+    *_, end = _first(lives, "copy")
+    return _leased_again(events, day, end)
+
+
+def _purge(events: list[Event], by: int) -> list[Event]:
+    at = next(at for at, event in enumerate(events) if event["event"] == "queue_purged" and event["messages"])
+    return Day(events).changed(at, messages=events[at]["messages"] + by)
+
+
+def _plant_purge_of_one_more(events: list[Event]) -> list[Event]:
+    return _purge(events, 1)
+
+
+def _plant_purge_of_one_less(events: list[Event]) -> list[Event]:
+    return _purge(events, -1)
+
+
+def _miscounted(events: list[Event], queue: str, **by: int) -> list[Event]:
+    told = with_base(events)
+    policies = json.loads(told[-1]["detail"])
+    counters = next(policy["counters"] for policy in policies if policy["name"] == queue)
+    for name, more in by.items():
+        counters[name] += more
+    return Day(told).changed(len(told) - 1, detail=json.dumps(policies))
+
+
+def _queue_with(events: list[Event], *kinds: str) -> str:
+    found = (event for event in events if event["shard"] == 0 and event["event"] in kinds and event["queue_name"])
+    return str(_first((event["queue_name"] for event in found), " or ".join(kinds)))
+
+
+def _plant_moved_message_not_counted(events: list[Event]) -> list[Event]:
+    """A base that has a redriven message in two queues."""
+    return _miscounted(events, _queue_with(events, "settled"), moved=-1, present=1)
+
+
+def _plant_copies_not_counted(events: list[Event]) -> list[Event]:
+    """A base that lost count of a copy of a published message."""
+    copies = [event for event in events if event["shard"] == 0 and _is_copy(event)]
+    return _miscounted(events, str(copies[0]["queue_name"]), sent=-1, present=-1)
+
+
+def _plant_copy_twice(events: list[Event]) -> list[Event]:
+    """Two copies for one subscription, none for another."""
+    copies = [at for at, event in enumerate(events) if _is_copy(event)]
+    one, other = next(
+        (a, b)
+        for a, b in pairwise(copies)
+        if events[a]["frame"] == events[b]["frame"] and events[a]["subscription"] != events[b]["subscription"]
+    )
+    return Day(events).changed(other, subscription=events[one]["subscription"])
+
+
+def _plant_message_without_firing(events: list[Event]) -> list[Event]:
+    """A message that says it is a schedule's, and is not."""
+    at = next(at for at, event in enumerate(events) if event["event"] == "sent" and not event["flags"])
+    return Day(events).changed(at, flags=int(SentFlag.SCHEDULED))
+
+
+def _plant_arrived_twice(events: list[Event]) -> list[Event]:
+    """The last arrival from another shard, once more in place of what happened last there."""
+    arrivals = [at for at, event in enumerate(events) if event["event"] == "arrived" and _across(event)]
+    first = events[arrivals[-1]]
+    last = max(
+        (at for at, event in enumerate(events) if event["shard"] == first["shard"] and event["sequence"] is None),
+        key=lambda at: int(events[at]["logical_time"]),
+    )
+    same = {name: events[last][name] for name in ("frame", "row", "logical_time", "time", "owner_epoch")}
+    return [*events[:last], {**first, **same}, *events[last + 1 :]]
+
+
+def _plant_copy_not_arrived(events: list[Event]) -> list[Event]:
+    """A copy that its queue refused, which the topic takes for delivered."""
+    day = Day(events)
+    refused = (at for (at,) in day.life("settled") if str(events[at]["reason"]).startswith("refused"))
+    return day.changed(_first(refused, "copy that was refused"), reason="accepted", visible_at=None)

@@ -118,7 +118,7 @@ def _jobs(lakes: Path, origins: list[Origin]) -> list[list[str]]:
     ]
 
 
-def _drive(master: str, jobs: list[list[str]], log: Path) -> list[dict[str, Any]]:
+def _drive(master: str, jobs: list[list[str]], log: Path) -> dict[str, Any]:
     """Run jobs in a driver process; it and its JVM are gone when this returns."""
     command = [sys.executable, "-m", "tests.pipeline.cluster_driver", master, json.dumps(jobs)]
     with log.open("wb") as errors:
@@ -139,8 +139,8 @@ def _drive(master: str, jobs: list[list[str]], log: Path) -> list[dict[str, Any]
             os.killpg(driver.pid, signal.SIGKILL)
         driver.communicate()
     assert driver.returncode == 0, log.read_text()[-5000:]
-    outcomes: list[dict[str, Any]] = json.loads(said.splitlines()[-1])
-    return outcomes
+    done: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return done
 
 
 def _rows(spark: SparkSession, lake: Path, table: str) -> DataFrame:
@@ -152,13 +152,14 @@ def _rows(spark: SparkSession, lake: Path, table: str) -> DataFrame:
     return frame.withColumns({name: to_json(col(f"`{name}`")) for name in maps})
 
 
-def test_a_cluster_gives_the_same_tables(
+def test_a_cluster_that_loses_its_executors_gives_the_same_tables(
     cluster: Cluster, origins: list[Origin], spark: SparkSession, tmp_path: Path
 ) -> None:
     from pyspark.testing import assertDataFrameEqual
 
-    outcomes = _drive(cluster.master, _jobs(tmp_path / "cluster", origins), tmp_path / "driver.log")
-    assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes)
+    done = _drive(cluster.master, _jobs(tmp_path / "cluster", origins), tmp_path / "driver.log")
+    assert [outcome["code"] for outcome in done["outcomes"]] == [0] * len(done["outcomes"])
+    assert done["killed"], "no executor was killed during the audit"
     assert all(list(work.glob("app-*/*")) for work in cluster.work), "both workers ran an executor"
     run_jobs(spark, _jobs(tmp_path / "local", origins))
     for origin in origins:

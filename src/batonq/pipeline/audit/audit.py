@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import DataFrame
@@ -9,12 +10,13 @@ from pyspark.sql.functions import broadcast
 
 from batonq.pipeline.audit import channels, counters, firings, groups, keys, known, messages, plain, publishes, shards
 from batonq.pipeline.audit.kinds import KINDS
+from batonq.pipeline.audit.steps import Steps, result
 from batonq.pipeline.audit.table import TABLE
 from batonq.pipeline.audit.words import query, text
 from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.schema import shaped
 
-# The columns that the rules need: a history that is read once for all of them need not keep the others.
+# See `needed`.
 COLUMNS = (
     *(
         "shard",
@@ -31,7 +33,7 @@ COLUMNS = (
     ),
     *("sequence", "slot", "group", "lease_epoch", "receive_count", "deadline", "visible_at", "expires_at", "state"),
     *("reason", "other_shard", "other_queue", "channel_number", "source_slot", "dedup_key", "number", "grace_ms"),
-    *("first_frame", "detail", "messages"),
+    *("first_frame", "detail", "messages", "receives_max"),
 )
 _FOUND = " ".join(f"WHEN '{name}' THEN {text(kind.found)}" for name, kind in KINDS.items())
 _TOLD = f"""
@@ -42,30 +44,57 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 """
 
 
-def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
-    """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table."""
-    # A lake that an earlier release filled has no subscriptions, and no topics either.
-    subscription = "subscription" if "subscription" in events.columns else "CAST(NULL AS BIGINT) AS subscription"
-    events = events.selectExpr(*(f"`{name}`" for name in COLUMNS), subscription)
-    pieces = shards.pieces(events).localCheckpoint()
+def audit(events: DataFrame, queues: DataFrame, ends: Mapping[int, int] | None = None) -> DataFrame:
+    """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table.
+
+    `ends` has the last frame of each shard, from a source that knows it: a history that ends earlier is incomplete.
+    The violations are computed and cached: unpersist them when they are no longer needed.
+    """
+    with Steps() as steps:
+        found = reduce(DataFrame.unionByName, _each_family(needed(events), queues, ends or {}, steps))
+        policies = known.gathered(known.policies(queues))
+        return result(shaped(query(_TOLD, found=found, policies=broadcast(policies)), TABLE))
+
+
+def _each_family(events: DataFrame, queues: DataFrame, ends: Mapping[int, int], steps: Steps) -> list[DataFrame]:
+    pieces = steps.keep(shards.pieces(events))
     few = known.gathered(known.few(events))
     of_shards = known.gathered(known.shards(few, pieces))
     policies = known.gathered(known.policies(queues))
     purges = known.gathered(known.purges(few))
-    rest = plain.without(events, policies, purges)
+    has = shards.summary(pieces)
+    rest = plain.without(events, policies, purges, steps)
     found = [
-        messages.violations(rest, of_shards, policies, purges),
+        messages.violations(rest, of_shards, policies, purges, _limits(has, of_shards, policies), steps),
         shards.violations(pieces, of_shards),
-        channels.violations(rest, of_shards),
-        groups.violations(rest, of_shards, policies, purges),
-        keys.violations(events, rest, policies, purges),
+        shards.missing(of_shards, ends),
+        channels.violations(rest, of_shards, steps),
+        groups.violations(rest, of_shards, policies, purges, steps),
+        keys.violations(events, rest, policies, purges, steps),
+        counters.purge_violations(rest, of_shards, purges),
     ]
-    counted = counters.violations(events, queues, of_shards)
+    counted = counters.violations(events, queues, of_shards, steps)
     if counted is not None:
         found.append(counted)
-    if not pieces.where("published > 0").isEmpty():
+    if has.published:
         found.append(publishes.violations(events))
-    if not pieces.where("scheduled > 0").isEmpty():
-        found.append(firings.violations(events, of_shards))
-    everything = reduce(DataFrame.unionByName, found)
-    return shaped(query(_TOLD, found=everything, policies=broadcast(policies)), TABLE)
+    if has.scheduled:
+        found.append(firings.violations(events, of_shards, steps))
+    return found
+
+
+def needed(events: DataFrame) -> DataFrame:
+    """The columns that the rules need."""
+    # A lake that an earlier release filled has no subscriptions, and no topics either.
+    subscription = "subscription" if "subscription" in events.columns else "CAST(NULL AS BIGINT) AS subscription"
+    return events.selectExpr(*(f"`{name}`" for name in COLUMNS), subscription)
+
+
+def _limits(has: shards.Summary, of_shards: DataFrame, policies: DataFrame) -> messages.Limits:
+    """The maximums of receives. A message may have brought one along from a front that was dropped."""
+    of_queues = (
+        policies.selectExpr("explode(policies.max_receives) AS one").where("one > 0").selectExpr("min(one)").first()
+    )
+    least = [one for one in (has.least_receives, of_queues[0] if of_queues else None) if one is not None]
+    own = has.least_receives is not None or not of_shards.where("known_from > 0").isEmpty()
+    return messages.Limits(min(least, default=None), own)

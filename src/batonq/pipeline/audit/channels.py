@@ -4,6 +4,9 @@ An entry within one shard is three consecutive rows, `owed`, `arrived`, `settled
 number, so those are joined by their position in the log. The histories of shards do not end at the same moment, so a
 statement of one shard about another is checked only if the other's history continues for a while after it.
 
+The entries of a channel are checked in parts of PART_ENTRIES numbers, or of PART_FRAMES frames within one shard. Tasks
+check them independently: each part also gets what is before it.
+
 - The numbers that a shard owes another, and those that arrive from it, are consecutive and in log order.
 - What arrives was owed to that queue. What is settled has arrived, and both say the same: accepted, or refused.
 - A history whose front was dropped begins with some number; entries below it were owed before.
@@ -15,6 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
 from batonq.core.records import ArrivedFlag
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import place, query
 
 BEHIND_S = 60  # a history that ends this long before an event elsewhere says nothing about it
@@ -45,16 +49,35 @@ FROM (
   FROM {{events}} WHERE event IN ('owed', 'arrived', 'settled')
 ) GROUP BY source, destination, entry
 """
-_IN_ORDER = """
-SELECT *,
-  last(owed_number, true) OVER past AS p_owed, last(owed_lt, true) OVER past AS p_owed_lt,
-  last(CASE WHEN arrived > 0 THEN entry END, true) OVER past AS p_arrived,
-  last(arrived_lt, true) OVER past AS p_arrived_lt,
-  min(owed_number) OVER channel AS first_owed,
-  min(CASE WHEN arrived > 0 THEN entry END) OVER channel AS first_arrived
-FROM {entries}
+PART_ENTRIES = 65_536
+PART_FRAMES = 4_096
+_SEAMS = """
+SELECT source, destination, part,
+  last(owed, true) OVER earlier AS p_owed, last(owed_lt, true) OVER earlier AS p_owed_lt,
+  last(arrived, true) OVER earlier AS p_arrived, last(arrived_lt, true) OVER earlier AS p_arrived_lt,
+  min(first_owed) OVER channel AS first_owed, min(first_arrived) OVER channel AS first_arrived
+FROM (
+  SELECT source, destination, part,
+    max_by(owed_number, entry) FILTER (WHERE owed_number IS NOT NULL) AS owed,
+    max_by(owed_lt, entry) FILTER (WHERE owed_lt IS NOT NULL) AS owed_lt,
+    max(CASE WHEN arrived > 0 THEN entry END) AS arrived,
+    max_by(arrived_lt, entry) FILTER (WHERE arrived_lt IS NOT NULL) AS arrived_lt,
+    min(owed_number) AS first_owed, min(CASE WHEN arrived > 0 THEN entry END) AS first_arrived
+  FROM {entries} GROUP BY source, destination, part
+)
 WINDOW channel AS (PARTITION BY source, destination),
-  past AS (PARTITION BY source, destination ORDER BY entry ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+  earlier AS (PARTITION BY source, destination ORDER BY part ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+"""
+_IN_ORDER = """
+SELECT entries.*,
+  coalesce(last(owed_number, true) OVER past, seams.p_owed) AS p_owed,
+  coalesce(last(owed_lt, true) OVER past, seams.p_owed_lt) AS p_owed_lt,
+  coalesce(last(CASE WHEN arrived > 0 THEN entry END, true) OVER past, seams.p_arrived) AS p_arrived,
+  coalesce(last(arrived_lt, true) OVER past, seams.p_arrived_lt) AS p_arrived_lt, first_owed, first_arrived
+FROM {entries} AS entries JOIN {seams} AS seams
+  ON seams.source = entries.source AND seams.destination = entries.destination AND seams.part = entries.part
+WINDOW past AS (PARTITION BY entries.source, entries.destination, entries.part ORDER BY entry
+  ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
 _RULES = {
     "channel_gap": "owed > 1 OR arrived > 1 OR settled > 1 OR settled_number <> owed_number "
@@ -91,6 +114,9 @@ FROM (
 """
 
 
-def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
-    entries = query(_IN_ORDER, entries=query(_ENTRIES, events=events))
-    return query(_VIOLATIONS, entries=entries, shards=broadcast(shards))
+def violations(events: DataFrame, shards: DataFrame, steps: Steps) -> DataFrame:
+    size = f"CASE WHEN source = destination THEN {PART_FRAMES << 16} ELSE {PART_ENTRIES} END"
+    entries = steps.keep(query(_ENTRIES, events=events).selectExpr("*", f"entry div {size} AS part"))
+    seams = query(_SEAMS, entries=entries)
+    in_order = query(_IN_ORDER, entries=entries, seams=broadcast(seams))
+    return query(_VIOLATIONS, entries=in_order, shards=broadcast(shards))

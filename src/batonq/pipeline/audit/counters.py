@@ -5,8 +5,9 @@ history from its beginning opens with zeros. The last base is compared with the 
 A base that an earlier release wrote has no counters and is skipped.
 
 - In every base, sent + arrived = deleted + expired + moved + present.
-- Between opening and last base, each counter rose by the number of its events. A purge has one event for many messages,
-  so with a purge in between `deleted` rose by at least the number of its events.
+- A queue's purges removed as many messages as they say, if the shard's history is complete.
+- Between opening and last base, each counter rose by the number of its events. A purge has one event, which says how
+  many messages it removed.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.core.records import ArrivedFlag
-from batonq.pipeline.audit.words import place, query
+from batonq.core.records import ArrivedFlag, State
+from batonq.pipeline.audit.known import purged_at
+from batonq.pipeline.audit.steps import Steps
+from batonq.pipeline.audit.words import CODED, STATE, nothing, place, query
 
 _COUNTERS = ("sent", "arrived", "deleted", "expired", "moved", "present")
 _TOLD = "SELECT shard, queue, logical_time AS lt, " + ", ".join(
@@ -42,10 +45,10 @@ _COUNTED = f"""
 SELECT events.shard, events.queue,
   count(CASE WHEN event = 'sent' THEN 1 END) AS sent,
   count(CASE WHEN event = 'arrived' AND flags & {ArrivedFlag.REFUSED:d} = 0 THEN 1 END) AS arrived,
-  count(CASE WHEN event = 'deleted' AND NOT reason <=> 'retention' THEN 1 END) AS deleted,
+  coalesce(sum(CASE WHEN event = 'queue_purged' THEN messages WHEN event = 'deleted' AND NOT reason <=> 'retention'
+    THEN 1 END), 0) AS deleted,
   count(CASE WHEN event = 'deleted' AND reason = 'retention' THEN 1 END) AS expired,
-  count(CASE WHEN event = 'settled' AND reason = 'accepted' THEN 1 END) AS moved,
-  count(CASE WHEN event = 'queue_purged' THEN 1 END) AS purges
+  count(CASE WHEN event = 'settled' AND reason = 'accepted' THEN 1 END) AS moved
 FROM {{events}} AS events JOIN {{spans}} AS spans
   ON spans.shard = events.shard AND spans.queue = events.queue AND logical_time > opened AND logical_time < closed
 WHERE event IN ('sent', 'arrived', 'deleted', 'settled', 'queue_purged')
@@ -53,13 +56,11 @@ GROUP BY events.shard, events.queue
 """
 _RISES = f"""
 SELECT spans.shard, spans.queue, opened, closed,
-  {", ".join(f"spans.{name}, coalesce(counted.{name}, 0) AS {name}_events" for name in _COUNTERS[:-1])},
-  coalesce(purges, 0) AS purges
+  {", ".join(f"spans.{name}, coalesce(counted.{name}, 0) AS {name}_events" for name in _COUNTERS[:-1])}
 FROM {{spans}} AS spans LEFT JOIN {{counted}} AS counted
   ON counted.shard = spans.shard AND counted.queue = spans.queue
 """
-_EXACT = [f"{name} <> {name}_events" for name in ("sent", "arrived", "expired", "moved")]
-_DELETED = "deleted < deleted_events OR purges = 0 AND deleted > deleted_events"
+_EXACT = [f"{name} <> {name}_events" for name in _COUNTERS[:-1]]
 _SAID = (
     "concat_ws(', ', "
     + ", ".join(
@@ -78,14 +79,41 @@ FROM (
   FROM {{bases}} WHERE {_BALANCE} <> 0
   UNION ALL
   SELECT shard, queue, array(closed) AS logical_times, {_SAID} AS detail
-  FROM {{rises}} WHERE {" OR ".join(_EXACT)} OR {_DELETED}
+  FROM {{rises}} WHERE {" OR ".join(_EXACT)}
 )
 """
 
+_PURGED = f"""
+SELECT purges.shard, purges.queue, any_value(purged_last) AS purged_last, any_value(purged_messages) AS told,
+  count(CASE WHEN {purged_at("sequence", "last_lt")} IS NOT NULL THEN 1 END) AS removed
+FROM {{purges}} AS purges JOIN {{shards}} AS shards ON shards.shard = purges.shard
+LEFT JOIN (
+  SELECT shard, queue, sequence, max(logical_time) AS last_lt FROM (
+    SELECT facts.shard, facts.queue, sequence, logical_time, {STATE} AS after FROM {CODED} AS facts
+    LEFT SEMI JOIN {{purges}} AS purges ON purges.shard = facts.shard AND purges.queue = facts.queue WHERE other
+  ) GROUP BY shard, queue, sequence HAVING max_by(after, logical_time) NOT IN ({State.OWED:d}, {State.DELETED:d})
+) AS lives ON lives.shard = purges.shard AND lives.queue = purges.queue
+WHERE known_from = 0 GROUP BY purges.shard, purges.queue
+"""
+_NOT_PURGED = f"""
+SELECT 'conservation' AS kind, shard, queue, CAST(NULL AS BIGINT) AS sequence, array(purged_last) AS logical_times,
+  array(concat('queue_purged at ', {place("purged_last")})) AS events,
+  concat('purges removed ', told, ' messages as they say, ', removed, ' as the messages say') AS detail
+FROM {{purged}} WHERE told <> removed
+"""
 
-def violations(events: DataFrame, queues: DataFrame, shards: DataFrame) -> DataFrame | None:
+
+def purge_violations(events: DataFrame, shards: DataFrame, purges: DataFrame) -> DataFrame:
+    """`events`: at least those of messages that are not plain, which includes all that a purge removed."""
+    if purges.isEmpty():
+        return nothing(events)
+    purged = query(_PURGED, events=events, shards=broadcast(shards), purges=broadcast(purges))
+    return query(_NOT_PURGED, purged=purged)
+
+
+def violations(events: DataFrame, queues: DataFrame, shards: DataFrame, steps: Steps) -> DataFrame | None:
     """None if the history has no counters."""
-    bases = query(_BASES, queues=queues, shards=broadcast(shards)).localCheckpoint()
+    bases = steps.keep(query(_BASES, queues=queues, shards=broadcast(shards)))
     if bases.isEmpty():
         return None
     spans = query(_SPANS, bases=bases)

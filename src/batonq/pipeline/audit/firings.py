@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
 from batonq.core.records import SentFlag
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import place, query
 
 SCHEDULED = f"event = 'sent' AND flags & {SentFlag.SCHEDULED:d} <> 0"
@@ -64,9 +65,9 @@ FROM (
 """
 
 
-def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
-    changes = query(_SET, events=events).localCheckpoint()
-    alone = query(_ALONE, set=changes, sent=query(_SENT, events=events)).localCheckpoint()
+def violations(events: DataFrame, shards: DataFrame, steps: Steps) -> DataFrame:
+    changes = steps.keep(query(_SET, events=events))
+    alone = steps.keep(query(_ALONE, set=changes, sent=query(_SENT, events=events)))
     duplicates = query(_DUPLICATES, alone=broadcast(alone), shards=broadcast(shards), events=events)
     if alone.isEmpty():
         duplicates = alone.select("shard", "lt")

@@ -20,6 +20,7 @@ from pyspark.sql.functions import broadcast
 
 from batonq.core.records import ArrivedFlag, State, Type
 from batonq.pipeline.audit.known import purged_at
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import CODED, MESSAGE, SEQUENCES, STATE, event_name, nothing, query, told
 
 _NEVER = 9223372036854775807
@@ -113,17 +114,17 @@ FROM (
 """
 
 
-def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame, steps: Steps) -> DataFrame:
     """The results of each step are cached: few events belong to FIFO queues, and fewer are suspects."""
     if policies.where("fifo").isEmpty():
         return nothing(events)
-    facts = query(_FACTS, events=events, policies=broadcast(policies)).localCheckpoint()
+    facts = steps.keep(query(_FACTS, events=events, policies=broadcast(policies)))
     lives = query(_LIVES, facts=facts, purges=broadcast(purges))
     if not facts.where("moved").isEmpty():
         lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, facts=facts, lives=lives))
-    in_line = query(_IN_LINE, lives=lives).localCheckpoint()
+    in_line = steps.keep(query(_IN_LINE, lives=lives))
     leases = query(_LEASES, facts=facts)
-    suspects = query(_SUSPECTS, leases=leases, in_line=in_line, shards=broadcast(shards)).localCheckpoint()
+    suspects = steps.keep(query(_SUSPECTS, leases=leases, in_line=in_line, shards=broadcast(shards)))
     if suspects.isEmpty():
         return nothing(events)
     blocked = query(_BLOCKED, suspects=suspects, in_line=in_line)

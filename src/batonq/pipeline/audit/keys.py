@@ -16,6 +16,7 @@ from pyspark.sql.functions import broadcast
 
 from batonq.core.records import SentFlag, State
 from batonq.pipeline.audit.known import versions
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import CODED, MESSAGE, SEQUENCES, STATE, query, told
 
 _TAKEN = """
@@ -58,10 +59,10 @@ FROM {{suspects}}
 """
 
 
-def violations(events: DataFrame, keyed: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+def violations(events: DataFrame, keyed: DataFrame, policies: DataFrame, purges: DataFrame, steps: Steps) -> DataFrame:
     """`keyed`: the events, at least those with a key."""
     taken = query(_TAKEN, events=keyed, versions=broadcast(versions(policies)))
-    suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges)).localCheckpoint()
+    suspects = steps.keep(query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges)))
     guilty = suspects.where("in_window")
     if not suspects.where("NOT in_window").isEmpty():
         living = query(_LIVING, events=events, suspects=broadcast(suspects))

@@ -52,6 +52,11 @@ _MESSAGE = {
         "Leases that were running during an outage also have the grace period of `epoch`.",
         "the lease that did this had ended",
     ),
+    "never_leased": Kind(
+        "An acknowledgement, also a late one, an extension, a nack and a dead letter have a lease earlier in the "
+        "message's history.",
+        "this needs a lease, and the message was never leased",
+    ),
     "late_delete": Kind(
         "A delete after the lease expired, by the last holder, is marked: reason `late_ack`, flag LATE. FIFO "
         "queues and queues with strict receipts do not allow it.",
@@ -65,11 +70,22 @@ _MESSAGE = {
         "An operator, or a delete job, deletes and retries only messages that no consumer holds.",
         "an operator deleted or returned a message while a consumer held it",
     ),
+    "moved_while_held": Kind(
+        "A message that a consumer holds is not moved: a dead letter and a redrive come after the lease was ended by "
+        "`returned`. Only a message that expires is moved under its lease.",
+        "a message was moved while a consumer held it",
+    ),
+    "received_too_often": Kind(
+        "A message is not leased again after as many receives as its own maximum or its queue's `maxReceiveCount` "
+        "allows. Uncharged returns do not count, and a message that is moved starts again.",
+        "it was leased more often than its queue or the message allows",
+    ),
     "expired_early": Kind(
         "A message expires at `expires_at` and not before.", "a message was reported as expired before its time"
     ),
     "transition": Kind(
-        "Every other event is one that [the lifecycle](../explanation/lifecycle.md) allows in the message's state.",
+        "Every other event is one that [the lifecycle](../explanation/lifecycle.md) allows in the message's state, for "
+        "the reason that it has.",
         "this event is not allowed in the message's state",
     ),
     "carried": Kind(
@@ -95,6 +111,15 @@ _SHARD = {
     "owner_epoch": Kind(
         "The epoch of a shard's owner never decreases, and increases only with an `epoch` event.",
         "the owner's epoch decreased, or increased without a new owner",
+    ),
+    "front_missing": Kind(
+        "A history begins with frame 1, or it has a `base` that allows its front to be dropped.",
+        "the beginning of the history is missing",
+    ),
+    "end_missing": Kind(
+        "A history reaches as far as its source says: the checkpoint of the ingest that filled the lake or, with "
+        "`--direct`, the node, data directory or archive.",
+        "the end of the history is missing",
     ),
     "time_back": Kind("The clock of a shard never goes back.", "the shard's time went back"),
 }
@@ -140,7 +165,7 @@ _KEY = {
 _COUNTERS = {
     "conservation": Kind(
         "In every `base`, sent + arrived = deleted + expired + moved + present for each queue, and the counters are "
-        "those of the events before it.",
+        "those of the events before it. A purge removes as many messages as its event says.",
         "the counters of a queue do not balance, or are not those of its events",
     ),
 }

@@ -13,14 +13,15 @@ from pyspark.sql import DataFrame
 
 from batonq.pipeline.audit.words import query
 
+UNKNOWN = 9223372036854775807  # no base tells which messages existed before the history begins
 _FEW = """
-SELECT shard, queue, event, logical_time, number, grace_ms, first_frame AS kept
+SELECT shard, queue, event, logical_time, number, grace_ms, first_frame AS kept, messages
 FROM {events} WHERE event IN ('base', 'epoch', 'queue_purged')
 """
 
 _SHARDS = """
 WITH spans AS (
-  SELECT shard, min(frame) AS first_frame, max(time) AS last_time FROM {pieces} GROUP BY shard
+  SELECT shard, min(frame) AS first_frame, max(frame) AS last_frame, max(time) AS last_time FROM {pieces} GROUP BY shard
 ), facts AS (
   SELECT few.shard,
     min(CASE WHEN event = 'base' AND kept >= spans.first_frame THEN logical_time END) AS opened,
@@ -29,10 +30,11 @@ WITH spans AS (
       AS graces
   FROM {few} AS few JOIN spans ON few.shard = spans.shard WHERE event <> 'queue_purged' GROUP BY few.shard
 )
-SELECT spans.shard, last_time, kept_from, graces,
-  CASE WHEN spans.first_frame <= 1 THEN CAST(0 AS BIGINT) ELSE coalesce(opened, 9223372036854775807) END AS known_from
+SELECT spans.shard, spans.first_frame, last_frame, last_time, kept_from, graces,
+  CASE WHEN spans.first_frame <= 1 THEN CAST(0 AS BIGINT) ELSE coalesce(opened, UNKNOWN) END AS known_from
 FROM spans LEFT JOIN facts ON spans.shard = facts.shard
 """
+_SHARDS = _SHARDS.replace("UNKNOWN", str(UNKNOWN))
 
 _POLICIES = """
 SELECT shard, queue, max(name) AS queue_name, max(fifo) AS fifo,
@@ -40,7 +42,8 @@ SELECT shard, queue, max(name) AS queue_name, max(fifo) AS fifo,
     logical_time AS since,
     coalesce(get_json_object(policy, '$.strict_receipts') = 'true', false) AS strict,
     coalesce(get_json_object(policy, '$.dedup_per_group') = 'true', false) AS per_group,
-    CAST(get_json_object(policy, '$.dedup_window_ms') AS BIGINT) AS window_ms
+    CAST(get_json_object(policy, '$.dedup_window_ms') AS BIGINT) AS window_ms,
+    CAST(get_json_object(policy, '$.max_receives') AS BIGINT) AS max_receives
   ))) AS policies
 FROM {queues} WHERE policy IS NOT NULL GROUP BY shard, queue
 """
@@ -52,7 +55,8 @@ FROM (SELECT shard, queue, inline(policies) FROM {policies})
 """
 
 _PURGES = """
-SELECT shard, queue, min(logical_time) AS purged_first, max(number) AS purged_below,
+SELECT shard, queue, min(logical_time) AS purged_first, max(number) AS purged_below, max(logical_time) AS purged_last,
+  sum(messages) AS purged_messages,
   collect_list(struct(logical_time AS purged, number AS below)) AS purges
 FROM {few} WHERE event = 'queue_purged' GROUP BY shard, queue
 """
@@ -69,7 +73,9 @@ def few(events: DataFrame) -> DataFrame:
 
 
 def shards(few: DataFrame, pieces: DataFrame) -> DataFrame:
-    """shard, last_time, kept_from, graces, known_from (0: from the beginning)."""
+    """shard, first_frame, last_frame, last_time, kept_from, graces, known_from (0: from the beginning, UNKNOWN: the
+    front is missing).
+    """
     return query(_SHARDS, few=few, pieces=pieces)
 
 
@@ -84,7 +90,7 @@ def versions(policies: DataFrame) -> DataFrame:
 
 
 def purges(few: DataFrame) -> DataFrame:
-    """shard, queue, purged_first, purged_below, purges."""
+    """shard, queue, purged_first, purged_below, purged_last, purged_messages, purges."""
     return query(_PURGES, few=few)
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, lit
 
 from batonq.core.records import DeletedFlag
+from batonq.pipeline.audit.steps import Steps
 from batonq.pipeline.audit.words import MESSAGE, query
 
 OTHERS_MAX = 1_000_000  # messages that every worker can know; if more are not plain, all messages are checked in full
@@ -62,10 +63,10 @@ def others(events: DataFrame, purges: DataFrame) -> DataFrame:
     return found
 
 
-def without(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+def without(events: DataFrame, policies: DataFrame, purges: DataFrame, steps: Steps) -> DataFrame:
     """The events that another rule needs; `other` is true if the message is not plain."""
-    left = others(events, purges).localCheckpoint()
+    left = steps.keep(others(events, purges))
     if left.count() > OTHERS_MAX:
         return events.withColumn("other", lit(True))
     fifo = policies.select("shard", "queue", "fifo")
-    return query(_REST, events=events, others=broadcast(left), policies=broadcast(fifo)).localCheckpoint()
+    return steps.keep(query(_REST, events=events, others=broadcast(left), policies=broadcast(fifo)))

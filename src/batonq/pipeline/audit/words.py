@@ -16,7 +16,7 @@ from batonq.pipeline.events.schema import EVENTS, REASONS, STATES
 from batonq.pipeline.spark import local
 
 SEQUENCES = 1 << 48  # a sequence has 48 bits
-DOOMED = 7  # delayed until it is owed again: it was refused, and never becomes visible
+REFUSED = 7  # delayed until it is owed again: its destination refused it, and it never becomes visible
 MESSAGE = f"(CAST(shard AS BIGINT) * {SEQUENCES} + sequence)"
 
 
@@ -55,20 +55,8 @@ OF_MESSAGES = {
         Type.EDITED,
     )
 }
-# Reasons that the rules use.
-ASKED = (
-    Reason.ACK,
-    Reason.LATE_ACK,
-    Reason.NACK,
-    Reason.EXPIRED,
-    Reason.RELEASED,
-    Reason.RETENTION,
-    Reason.OPERATOR,
-    Reason.EXPIRY_DEAD_LETTER,
-    Reason.ACCEPTED,
-)
 _CODE = case("event", _numbers(OF_MESSAGES))
-_WHY = case("reason", {REASONS[reason]: int(reason) for reason in ASKED})
+_WHY = case("reason", _numbers(REASONS))
 # Events of messages, with event and reason as numbers, `code` and `why`, so that texts are compared only once.
 CODED = f"(SELECT *, {_CODE} AS code, {_WHY} AS why FROM {{events}} WHERE sequence IS NOT NULL)"
 # The message's state after an event; it follows from the event alone.
@@ -80,22 +68,39 @@ STATE = (
     f"WHEN {Type.ARRIVED:d} THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
     f"WHEN {Type.OWED:d} THEN {State.OWED:d} "
     f"WHEN {Type.SETTLED:d} THEN CASE WHEN why = {Reason.ACCEPTED:d} THEN {State.DELETED:d} "
-    f"ELSE {_RETURNED} {DOOMED} END END ELSE {case('state', _numbers(STATES))} END"
+    f"ELSE {_RETURNED} {REFUSED} END END ELSE {case('state', _numbers(STATES))} END"
 )
 # The result of a family of rules.
 _FOUND = (
     "kind string, shard int, queue bigint, sequence bigint, logical_times array<bigint>, events array<string>, "
     "detail string"
 )
-_STATE_NAMES = {**STATES, DOOMED: "delayed"}
+_STATE_NAMES = {**STATES, REFUSED: "delayed"}
 
 
 def state_name(column: str) -> str:
     return named(column, _STATE_NAMES)
 
 
+def reason_name(column: str) -> str:
+    return named(column, REASONS)
+
+
 def event_name(column: str) -> str:
     return named(column, OF_MESSAGES)
+
+
+def state_number(name: str) -> int:
+    """The number of a state, by its name in the lifecycle."""
+    return REFUSED if name == "refused" else _numbers(STATES)[name]
+
+
+def event_number(name: str) -> int:
+    return _numbers(OF_MESSAGES)[name]
+
+
+def reason_number(name: str | None) -> int:
+    return _numbers(REASONS)[name] if name else 0
 
 
 def place(logical_time: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from batonq.pipeline.jobs.context import Context, Outcome
@@ -10,6 +11,7 @@ from batonq.pipeline.jobs.context import Context, Outcome
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+Ends = Callable[[str], Mapping[int, int]]  # by cluster: the last frame of each shard, where it is known
 HELP = "check every rule over the whole history; exit code 1 if one is violated (table violations)"
 SHOWN = 20
 WAIT_S = 600.0  # to wait for a compaction that holds the table
@@ -28,9 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context) -> Outcome:
     direct = context.options.direct or not context.lake.has("events")
-    events, queues = _straight(context) if direct else _of_lake(context)
+    events, queues, ends = _straight(context) if direct else _of_lake(context)
     context.progress("checking every rule")
-    found = violations(events, queues).persist()
+    found = violations(events, queues, ends).persist()
     try:
         kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
         order = ("source", "kind", "shard", "logical_times")
@@ -45,7 +47,7 @@ def run(context: Context) -> Outcome:
     return outcome(count, kinds, rows, context.history if direct else str(context.lake.path))
 
 
-def violations(events: DataFrame, queues: DataFrame) -> DataFrame:
+def violations(events: DataFrame, queues: DataFrame, ends: Ends) -> DataFrame:
     """The audit of each cluster, separately: shards of two clusters have the same numbers."""
     from functools import reduce
 
@@ -57,34 +59,47 @@ def violations(events: DataFrame, queues: DataFrame) -> DataFrame:
     from batonq.pipeline.tables.schema import shaped
 
     if "source" not in events.columns:
-        return audit(events, queues)
+        return audit(events, queues, ends(""))
     of = coalesce("source", lit(""))
     sources = sorted(row[0] for row in events.select(of).distinct().collect())
     if len(sources) <= 1:
-        audited = audit(events, queues)
-        return shaped(audited.drop("source").withColumn("source", lit(sources[0] if sources else "")), TABLE)
+        source = sources[0] if sources else ""
+        return shaped(audit(events, queues, ends(source)).drop("source").withColumn("source", lit(source)), TABLE)
     each = [
-        audit(events.where(of == one), queues.where(of == one)).drop("source").withColumn("source", lit(one))
+        audit(events.where(of == one), queues.where(of == one), ends(one)).drop("source").withColumn("source", lit(one))
         for one in sources
     ]
     return shaped(reduce(DataFrame.unionByName, each), TABLE)
 
 
-def _of_lake(context: Context) -> tuple[DataFrame, DataFrame]:
-    return context.lake.read(context.spark, "events"), context.lake.read(context.spark, "queues")
+def _of_lake(context: Context) -> tuple[DataFrame, DataFrame, Ends]:
+    """The lake's tables, and how far their ingests had come before they were read."""
+    from batonq.pipeline.audit.ends import of_checkpoint
+
+    checkpoints = context.lake.path / "_checkpoints"
+    folders = [path for path in checkpoints.iterdir() if path.is_dir()] if checkpoints.is_dir() else []
+    loaded = {path.name: of_checkpoint(path) for path in folders}
+
+    def ends(source: str) -> Mapping[int, int]:
+        return loaded.get(f"ingest-{source}" if source else "ingest", {})
+
+    return context.lake.read(context.spark, "events"), context.lake.read(context.spark, "queues"), ends
 
 
-def _straight(context: Context) -> tuple[DataFrame, DataFrame]:
+def _straight(context: Context) -> tuple[DataFrame, DataFrame, Ends]:
     """The history itself, cached: the rules read it several times."""
     from pyspark.storagelevel import StorageLevel
 
-    from batonq.pipeline.audit.audit import COLUMNS
+    from batonq.pipeline.audit.audit import needed
+    from batonq.pipeline.audit.ends import of_history
+    from batonq.pipeline.reading.history import open_history
     from batonq.pipeline.tables.queues import queues
 
     context.progress("reading history")
     reader = context.spark.read.format("baton").options(**context.source_options)
-    events = reader.load().select(*COLUMNS).persist(StorageLevel.DISK_ONLY)
-    return events, queues(events)
+    ends = of_history(open_history(context.history, access_key=context.keys.access, secret_key=context.keys.secret))
+    events = needed(reader.load()).persist(StorageLevel.DISK_ONLY)
+    return events, queues(events), lambda _: ends
 
 
 def outcome(events: int, kinds: dict[str, int], rows: list[dict[str, Any]], where: str) -> Outcome:
