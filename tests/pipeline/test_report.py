@@ -146,10 +146,10 @@ def test_from_history_to_the_page(
     assert made == [len(rows)]
     page = out.read_text()
     assert f"{len(rows):,} messages in " in page and f"{sum(row['outcome'] == 'acked' for row in rows):,}" in page
-    with Lake(lake) as tables:
-        assert tables.rows("message_lifecycle") == len(rows)
-        assert tables.rows("queue_minute") == len(list(fold.minutes()))
-        assert tables.rows("tenant_usage") == len(list(fold.usage()))
+    tables = Lake(lake)
+    assert tables.rows("message_lifecycle") == len(rows)
+    assert tables.rows("queue_minute") == len(list(fold.minutes()))
+    assert tables.rows("tenant_usage") == len(list(fold.usage()))
 
 
 def test_a_report_needs_a_place_and_events(spark: SparkSession, tmp_path: Path) -> None:

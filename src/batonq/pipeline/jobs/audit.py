@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 HELP = "check every rule over the whole history; exit code 1 if one is violated (table violations)"
 SHOWN = 20
-WAIT_S = 600.0  # to wait for a compaction that holds the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,13 +35,13 @@ def run(context: Context) -> Outcome:
         order = ("source", "kind", "shard", "logical_times")
         rows = [row.asDict() for row in found.orderBy(*order).limit(max(context.options.show, 0)).collect()]
         if not direct:
-            context.lake.replace(found, "violations", wait_s=WAIT_S)
+            context.lake.replace(found, "violations")
         count = events.count() if direct else context.lake.rows("events")
     finally:
         found.unpersist()
         events.unpersist()
     context.progress("")
-    return outcome(count, kinds, rows, context.history if direct else str(context.lake.path))
+    return outcome(count, kinds, rows, context.history if direct else context.lake.path)
 
 
 def violations(events: DataFrame, queues: DataFrame) -> DataFrame:

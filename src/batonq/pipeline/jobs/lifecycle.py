@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from batonq.log.disk import RealDisk, write_atomically
 from batonq.pipeline.jobs.context import Context, Outcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from batonq.pipeline.lake import Lake
     from batonq.pipeline.tables.schema import Table
 
 HELP = "create one row per message: sent, received, attempts, outcome (message_lifecycle)"
-WAIT_S = 600.0  # to wait for a compaction that holds the table
 _TABLE = "message_lifecycle"
 
 
@@ -27,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context) -> Outcome:
     rows = make(context)
-    summary = {"table": _TABLE, "rows": rows, "lake": str(context.lake.path)}
+    summary = {"table": _TABLE, "rows": rows, "lake": context.lake.path}
     return Outcome(0, summary, f"{_TABLE} has {rows:,} rows, one per message.")
 
 
@@ -36,20 +32,20 @@ def make(context: Context) -> int:
     from batonq.pipeline.tables.lifecycle import TABLE, lifecycle
 
     lake, spark = context.lake, context.spark
-    of = _batches(lake, "events")
+    events = lake.snapshot("events")
     context.progress(f"making {_TABLE}")
-    frame = lifecycle(lake.read(spark, "events"), lake.read(spark, "queues"))
-    lake.replace(frame, _TABLE, by=TABLE.by, wait_s=WAIT_S)
-    _note(lake, of)
+    frame = lifecycle(lake.read(spark, "events", events.version), lake.read(spark, "queues"))
+    made = lake.replace(frame, _TABLE, by=TABLE.by, positions={"events": events.content})
     context.progress("")
-    return lake.rows(_TABLE)
+    return made.rows
 
 
 def messages(context: Context) -> DataFrame:
     """The table, recreated if there are new events since, so that counts from both match."""
-    if not _is_of_now(context.lake):
+    lake = context.lake
+    if not lake.has(_TABLE) or lake.snapshot(_TABLE).position("events") != lake.snapshot("events").content:
         make(context)
-    return context.lake.read(context.spark, _TABLE)
+    return lake.read(context.spark, _TABLE)
 
 
 def remake(context: Context, table: Table, made: Callable[[DataFrame, DataFrame, DataFrame], DataFrame]) -> Outcome:
@@ -58,26 +54,5 @@ def remake(context: Context, table: Table, made: Callable[[DataFrame, DataFrame,
     found = messages(context)
     context.progress(f"making {table.name}")
     frame = made(found, lake.read(spark, "events"), lake.read(spark, "queues"))
-    lake.replace(frame, table.name, by=table.by, wait_s=WAIT_S)
-    rows = lake.rows(table.name)
-    return Outcome(0, {"table": table.name, "rows": rows, "lake": str(lake.path)}, f"{table.name} has {rows:,} rows.")
-
-
-def _batches(lake: Lake, table: str) -> list[str]:
-    return sorted(note.batch for note in lake.notes(table))
-
-
-def _note(lake: Lake, events: list[str]) -> None:
-    """Record which events it was created from. Without this record it is recreated, which is harmless."""
-    path = lake.path / "_checkpoints" / "lifecycle.json"
-    path.parent.mkdir(exist_ok=True)
-    said = {"events": events, _TABLE: _batches(lake, _TABLE)}
-    write_atomically(RealDisk(), str(path), [json.dumps(said).encode()])
-
-
-def _is_of_now(lake: Lake) -> bool:
-    try:
-        said = json.loads((lake.path / "_checkpoints" / "lifecycle.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return bool(said == {"events": _batches(lake, "events"), _TABLE: _batches(lake, _TABLE)})
+    rows = lake.replace(frame, table.name, by=table.by).rows
+    return Outcome(0, {"table": table.name, "rows": rows, "lake": lake.path}, f"{table.name} has {rows:,} rows.")

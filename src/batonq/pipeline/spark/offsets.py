@@ -97,8 +97,8 @@ def check_retained(span: Range, frame: int, source: str) -> None:
     if frame < span.first:
         raise LogGap(
             f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were "
-            "deleted before they were read. Read them from the archive, if there is one. Otherwise start "
-            "from the current history with another checkpoint; the part in between is lost."
+            "deleted before they were read. Read them from the archive, if there is one. Otherwise ingest "
+            "the current history into a new lake, or use another checkpoint; the part in between is lost."
         )
 
 
