@@ -43,9 +43,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def test_killed_between_the_lake_and_the_checkpoint_and_anywhere(
-    spark: SparkSession, busy_logs: str, tmp_path: Path
-) -> None:
+def test_killed_between_any_two_steps_and_anywhere(spark: SparkSession, busy_logs: str, tmp_path: Path) -> None:
     lake, plain = tmp_path / "lake", tmp_path / "plain"
     seed = int(os.environ.get("BATON_TEST_SEED", "1"))
     chance = random.Random(seed)

@@ -49,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_common(job: argparse.ArgumentParser, *, history: bool) -> None:
     common = job.add_argument_group("options of every job")
     common.add_argument(
-        "--lake", default=DEFAULT_LAKE, metavar="DIR", help=f"directory or URL of the lake (default {DEFAULT_LAKE})"
+        "--lake",
+        default=DEFAULT_LAKE,
+        metavar="DIR",
+        help=f"directory, or s3://bucket/prefix, of the lake (default {DEFAULT_LAKE})",
     )
     if history:
         common.add_argument(
