@@ -20,6 +20,7 @@ DEFAULT_LAKE = "baton-lake"
 DEFAULT_MASTER = "local[*]"
 # name: module. A job's module imports Spark only when it runs, so that importing it is fast.
 JOBS: dict[str, str] = {
+    "run": "batonq.pipeline.jobs.run",
     "ingest": "batonq.pipeline.jobs.ingest",
     "lifecycle": "batonq.pipeline.jobs.lifecycle",
     "metrics": "batonq.pipeline.jobs.metrics",

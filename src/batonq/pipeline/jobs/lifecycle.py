@@ -1,4 +1,8 @@
-"""`baton pipeline lifecycle`: recreates the table message_lifecycle from the events and queues in the lake."""
+"""`baton pipeline lifecycle`: recreates the table message_lifecycle from the events and queues in the lake.
+
+A derived table stores which content of these two tables it was made from. While that is the current one, it is not made
+again.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,15 @@ if TYPE_CHECKING:
 
 HELP = "create one row per message: sent, received, attempts, outcome (message_lifecycle)"
 _TABLE = "message_lifecycle"
+_SOURCES = ("events", "queues")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No options of its own."""
+    parser.add_argument("--rebuild", action="store_true", help="make the table again even if there are no new events")
 
 
 def run(context: Context) -> Outcome:
-    rows = make(context)
+    rows = make(context) if context.options.rebuild or not _is_of_now(context, _TABLE) else context.lake.rows(_TABLE)
     summary = {"table": _TABLE, "rows": rows, "lake": context.lake.path}
     return Outcome(0, summary, f"{_TABLE} has {rows:,} rows, one per message.")
 
@@ -31,28 +36,47 @@ def make(context: Context) -> int:
     """Create the table. Returns its number of rows."""
     from batonq.pipeline.tables.lifecycle import TABLE, lifecycle
 
-    lake, spark = context.lake, context.spark
-    events = lake.snapshot("events")
-    context.progress(f"making {_TABLE}")
-    frame = lifecycle(lake.read(spark, "events", events.version), lake.read(spark, "queues"))
-    made = lake.replace(frame, _TABLE, by=TABLE.by, positions={"events": events.content})
-    context.progress("")
-    return made.rows
+    return _make(context, TABLE, lifecycle)
 
 
 def messages(context: Context) -> DataFrame:
     """The table, recreated if there are new events since, so that counts from both match."""
-    lake = context.lake
-    if not lake.has(_TABLE) or lake.snapshot(_TABLE).position("events") != lake.snapshot("events").content:
+    if not _is_of_now(context, _TABLE):
         make(context)
-    return lake.read(context.spark, _TABLE)
+    return context.lake.read(context.spark, _TABLE)
 
 
 def remake(context: Context, table: Table, made: Callable[[DataFrame, DataFrame, DataFrame], DataFrame]) -> Outcome:
-    """Recreate a table from messages, events and queues."""
-    lake, spark = context.lake, context.spark
-    found = messages(context)
-    context.progress(f"making {table.name}")
-    frame = made(found, lake.read(spark, "events"), lake.read(spark, "queues"))
-    rows = lake.replace(frame, table.name, by=table.by).rows
+    """Recreate a table from messages, events and queues, unless it is of now."""
+    lake = context.lake
+    if getattr(context.options, "rebuild", False) or not _is_of_now(context, table.name):
+        found = messages(context)
+        rows = _make(context, table, lambda events, queues: made(found, events, queues))
+    else:
+        rows = lake.rows(table.name)
     return Outcome(0, {"table": table.name, "rows": rows, "lake": lake.path}, f"{table.name} has {rows:,} rows.")
+
+
+def _make(context: Context, table: Table, made: Callable[[DataFrame, DataFrame], DataFrame]) -> int:
+    lake = context.lake
+    context.progress(f"making {table.name}")
+    sources = {name: lake.snapshot(name) for name in _SOURCES}
+    frames = [lake.read(context.spark, name, source.version) for name, source in sources.items()]
+    positions = {name: source.content for name, source in sources.items()}
+    rows = lake.replace(made(*frames), table.name, by=table.by, positions=positions).rows
+    context.progress("")
+    return rows
+
+
+def _is_of_now(context: Context, table: str) -> bool:
+    from batonq.pipeline.tables.schema import spark_schema
+    from batonq.pipeline.tables.schema import table as declared
+
+    lake = context.lake
+    if not lake.has(table):
+        return False
+    there = lake.snapshot(table)
+    columns = {field["name"] for field in there.schema["fields"]}
+    return columns.issuperset(spark_schema(declared(table)).names) and all(
+        there.position(name) == lake.snapshot(name).content for name in _SOURCES
+    )
