@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import threading
+from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,8 +18,9 @@ from pyarrow import parquet
 
 from batonq.errors import InvalidInput, LogError, NotFound, OwnershipHeld
 from batonq.pipeline.jobs.problems import sentence
-from batonq.pipeline.lake import Lake, tables
+from batonq.pipeline.lake import Lake, parquet_files, tables
 from batonq.pipeline.lake.delta import Change, DeltaLog, Snapshot
+from batonq.pipeline.lake.storage import Storage
 from tests.pipeline.lake_rig import FakeFrame, Fuse, burning, rows_in
 
 if TYPE_CHECKING:
@@ -127,8 +130,6 @@ def test_every_type_comes_back_and_the_statistics_are_right(spark: SparkSession,
 
 
 def _actions(lake: Lake, table: str) -> list[dict[str, Any]]:
-    import pyarrow as pa
-
     rows: list[dict[str, Any]] = pa.table(lake.snapshot(table).table.get_add_actions(flatten=True)).to_pylist()
     return rows
 
@@ -152,6 +153,29 @@ def test_compaction_keeps_every_row_once(spark: SparkSession, lake: Lake) -> Non
     lake.write(numbers(spark, 0, 10), "events", batch="000000", by=("date",))  # replayed after it was compacted
     assert ids(spark, lake) == everything
     assert list(lake.compact(spark, "events")) == [], "nothing is left to do"
+
+
+def test_a_task_with_many_days_and_little_room_writes_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It closes files early, and begins others for the same day."""
+    for name, most in (("ROW_GROUP_BYTES", 300), ("WAITING_BYTES_MAX", 2_000), ("OPEN_FILES_MAX", 4)):
+        monkeypatch.setattr(parquet_files, name, most)
+    start = date(2026, 1, 1)
+    days = [None if at % 50 == 0 else start + timedelta(days=at % 30) for at in range(2_000)]
+    whole = pa.RecordBatch.from_pydict({"id": list(range(2_000)), "date": pa.array(days, pa.date32())})
+    parts = [whole.slice(at, 100) for at in range(0, 2_000, 100)]
+    files = list(parquet_files.write(parts, Storage.of(tmp_path), ("date",)))
+    found = {}
+    for file in files:
+        rows = parquet.read_table(tmp_path / file.path, partitioning=None)
+        assert rows.column_names == ["id"] and rows.num_rows == file.rows
+        assert json.loads(file.stats)["maxValues"] == {"id": max(rows["id"].to_pylist())}
+        assert file.bytes == (tmp_path / file.path).stat().st_size
+        assert file.path.startswith(f"date={file.day or '__HIVE_DEFAULT_PARTITION__'}/")
+        found |= dict.fromkeys(rows["id"].to_pylist(), file.day)
+    assert sum(file.rows for file in files) == 2_000 and len(files) > 31
+    assert found == {at: None if day is None else str(day) for at, day in enumerate(days)}
 
 
 # --- other writers at the same time ---------------------------------------------------------------

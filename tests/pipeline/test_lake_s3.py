@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from batonq.errors import OwnershipHeld
+from batonq.errors import LogError, OwnershipHeld
 from batonq.pipeline.jobs import compact, ingest, lifecycle
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.lake import Lake
 from tests.pipeline.job_support import assert_same_rows, run_job
 from tests.pipeline.lake_rig import FakeFrame, Fuse, Killed, burning
+from tests.support.ports import reserve_port
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,6 +100,16 @@ def test_a_writer_that_dies_at_any_step_leaves_all_or_nothing(s3: str) -> None:
         if not deaths:
             break
     assert at > 8, "there were so many steps"
+
+
+def test_a_store_that_does_not_answer_or_has_no_such_bucket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame: Any = FakeFrame([(1, 0)])
+    with pytest.raises(LogError, match="The Delta table s3://no-such-bucket/lake/t cannot be") as caught:
+        Lake("s3://no-such-bucket/lake").write(frame, "t", by=("day",))
+    assert "\x1b" not in caught.value.message
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{reserve_port()}")
+    with pytest.raises(LogError, match=r"s3://history/lake/t cannot be read: .*127\.0\.0\.1"):
+        Lake("s3://history/lake").has("t")
 
 
 def test_of_two_writers_at_once_the_second_is_refused(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:

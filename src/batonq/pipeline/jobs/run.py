@@ -42,6 +42,7 @@ def run(context: Context) -> Outcome:
         module.add_arguments(parser)
         options = argparse.Namespace(**{**vars(parser.parse_args([])), **vars(context.options)})
         outcome: Outcome = module.run(Context(options, spark=context.spark))
+        context.spark.catalog.clearCache()
         summaries[job] = outcome.summary
         lines.append(f"{job}: {outcome.text}")
         code = max(code, outcome.code)

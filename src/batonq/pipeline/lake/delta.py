@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ ATTEMPTS = 50
 LOG = "_delta_log"
 COMMITS = "baton.commits"  # in every commit, see above
 CONTENT = "baton.content"  # the number of commits that changed the table's rows
+RESTORE = "restore the table from a copy, or delete it and run the job that makes it again."
+_READ = "cannot be read"
+_COLOURS = re.compile(r"\x1b\[\d*m")
 FORMER = "_batches"  # of the tables that Baton wrote before it used Delta
 
 
@@ -109,7 +113,7 @@ class DeltaLog:
 
         options = self.storage.options() or None
         try:
-            with self._errors("cannot be read"):
+            with self._errors(_READ):
                 return Snapshot(DeltaTable(self.storage.url, version=version, storage_options=options))
         except TableNotFoundError:
             pass
@@ -128,22 +132,22 @@ class DeltaLog:
 
     def create(self, schema: dict[str, Any], by: Sequence[str]) -> Snapshot:
         """The table, created if it does not exist."""
-        from deltalake.exceptions import DeltaError
         from deltalake.schema import Schema
         from deltalake.transaction import create_table_with_add_actions
 
-        if self.storage.local:
-            os.makedirs(self.storage.url, exist_ok=True)
         try:
-            create_table_with_add_actions(
-                self.storage.url,
-                Schema.from_json(json.dumps(schema)),
-                [],
-                "error",
-                list(by),
-                storage_options=self.storage.options() or None,
-            )
-        except DeltaError:
+            with self._errors("cannot be created"):
+                if self.storage.local:
+                    os.makedirs(self.storage.url, exist_ok=True)
+                create_table_with_add_actions(
+                    self.storage.url,
+                    Schema.from_json(json.dumps(schema)),
+                    [],
+                    "error",
+                    list(by),
+                    storage_options=self.storage.options() or None,
+                )
+        except LogError:
             if self.snapshot() is None:  # otherwise another process created it
                 raise
         made = self.snapshot()
@@ -152,13 +156,18 @@ class DeltaLog:
         return made
 
     def add_columns(self, snapshot: Snapshot, fields: Sequence[dict[str, Any]]) -> Snapshot:
-        """The table with these columns too. A process that adds others at the same time is refused by delta-rs."""
+        """The table with these columns too."""
+        from deltalake.exceptions import CommitFailedError
         from deltalake.schema import Schema
 
-        with self._errors("cannot be changed"):
-            snapshot.table.alter.add_columns(
-                list(Schema.from_json(json.dumps({"type": "struct", "fields": fields})).fields)
-            )
+        new = Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+        try:
+            with self._errors("cannot be changed"):
+                snapshot.table.alter.add_columns(list(new.fields))
+        except CommitFailedError:
+            raise OwnershipHeld(
+                f"Another process changed the table {self.storage.url} at the same time. Run the job again."
+            ) from None
         return self._newest()
 
     def commit(self, prepare: Callable[[Snapshot], Change]) -> Snapshot:
@@ -252,8 +261,7 @@ class DeltaLog:
         except (CommitFailedError, TableNotFoundError):
             raise
         except (DeltaError, OSError) as problem:
-            reason = " ".join(str(problem).split())[:300]
-            raise LogError(
-                f"The Delta table {self.storage.url} {what}: {reason} If files of {LOG} are damaged or missing, "
-                "restore the table from a copy, or delete it and run the job that makes it again."
-            ) from problem
+            reason = " ".join(_COLOURS.sub("", str(problem)).split())[:300]
+            damaged = what == _READ and "error performing" not in reason.lower()
+            todo = f" If files of {LOG} are damaged or missing, {RESTORE}" if damaged else ""
+            raise LogError(f"The Delta table {self.storage.url} {what}: {reason}{todo}") from problem

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from batonq.errors import InvalidInput
 from batonq.object_storage import open_arrow_s3, s3_endpoint
 
+RETRIES = {"max_retries": "5", "retry_timeout": "30s"}  # its own limit is three minutes
 _GLOB_SIGNS = frozenset("*?[]{}\\")
 
 
@@ -52,10 +53,11 @@ class Storage:
 
     def options(self) -> dict[str, str]:
         """For delta-rs, which takes credentials and region from the environment, but not this endpoint."""
-        endpoint = "" if self.local else s3_endpoint()
-        if not endpoint:
+        if self.local:
             return {}
-        return {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
+        endpoint = s3_endpoint()
+        place = {"AWS_ENDPOINT_URL": endpoint} if endpoint else {}
+        return {**RETRIES, **place, "AWS_ALLOW_HTTP": str(endpoint.startswith("http://")).lower()}
 
     def folders(self) -> list[str]:
         """The names in it; empty if it does not exist."""
