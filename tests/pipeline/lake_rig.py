@@ -63,7 +63,9 @@ class FakeFrame:
         return [tuple(row.values()) for batch in self.result for row in batch.to_pylist()]
 
 
-def read_files(lake: tables.Lake, _: object, table: str, __: object, files: Sequence[File]) -> FakeFrame:
+def read_files(
+    lake: tables.Lake, _: object, table: str, __: object, files: Sequence[File], ___: object = None
+) -> FakeFrame:
     """In place of Spark's reading."""
     return FakeFrame(rows_in([f"{lake.path}/{table}/{file.path}" for file in files]))
 

@@ -96,9 +96,9 @@ from batonq.pipeline.reading import stores
 from batonq.pipeline.reading.archive import Archive
 from batonq.pipeline.reading.archiver import archive_shard
 
-real, left = stores._write_durably, int(sys.argv[3])
+real, left = stores.write_durably, int(sys.argv[3])
 
-def write(path, data):
+def write(path, data, replace=True):
     global left
     left -= 1
     if left < 0:
@@ -107,9 +107,9 @@ def write(path, data):
             file.write(data[: len(data) // 2])
             file.flush()
             os.kill(os.getpid(), 9)
-    real(path, data)
+    return real(path, data, replace)
 
-stores._write_durably = write
+stores.write_durably = write
 archive_shard(sys.argv[1], 0, Archive.at(sys.argv[2]))
 """
 

@@ -118,6 +118,7 @@ def test_every_type_comes_back_and_the_statistics_are_right(spark: SparkSession,
     )
     lake.write(frame, "t", by=("date",))
     assert sorted(map(repr, lake.read(spark, "t").collect())) == sorted(map(repr, frame.collect()))
+    assert lake.read(spark, "t", columns=["date", "small"]).columns == ["small", "date"]
     (action,) = _actions(lake, "t")
     assert action["num_records"] == 1000 and action["null_count.text"] == 334
     assert (action["min.id"], action["max.id"], action["min.small"], action["max.small"]) == (0, 999, 0, 6)
@@ -166,7 +167,7 @@ def test_a_task_with_many_days_and_little_room_writes_every_row_once(
     whole = pa.RecordBatch.from_pydict({"id": list(range(2_000)), "date": pa.array(days, pa.date32())})
     parts = [whole.slice(at, 100) for at in range(0, 2_000, 100)]
     files = list(parquet_files.write(parts, Storage.of(tmp_path), ("date",)))
-    found = {}
+    found: dict[int, str | None] = {}
     for file in files:
         rows = parquet.read_table(tmp_path / file.path, partitioning=None)
         assert rows.column_names == ["id"] and rows.num_rows == file.rows

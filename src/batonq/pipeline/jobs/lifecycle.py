@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from batonq.pipeline.jobs.context import Context, Outcome
+from batonq.pipeline.tables.schema import Table
+from batonq.pipeline.tables.schema import table as declared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from batonq.pipeline.tables.schema import Table
 
 HELP = "create one row per message: sent, received, attempts, outcome (message_lifecycle)"
 _TABLE = "message_lifecycle"
@@ -61,7 +61,10 @@ def _make(context: Context, table: Table, made: Callable[[DataFrame, DataFrame],
     lake = context.lake
     context.progress(f"making {table.name}")
     sources = {name: lake.snapshot(name) for name in _SOURCES}
-    frames = [lake.read(context.spark, name, source.version) for name, source in sources.items()]
+    frames = [
+        lake.read(context.spark, name, source.version, columns=declared(name).names())
+        for name, source in sources.items()
+    ]
     positions = {name: source.content for name, source in sources.items()}
     rows = lake.replace(made(*frames), table.name, by=table.by, positions=positions).rows
     context.progress("")
@@ -69,14 +72,11 @@ def _make(context: Context, table: Table, made: Callable[[DataFrame, DataFrame],
 
 
 def _is_of_now(context: Context, table: str) -> bool:
-    from batonq.pipeline.tables.schema import spark_schema
-    from batonq.pipeline.tables.schema import table as declared
-
     lake = context.lake
     if not lake.has(table):
         return False
     there = lake.snapshot(table)
     columns = {field["name"] for field in there.schema["fields"]}
-    return columns.issuperset(spark_schema(declared(table)).names) and all(
+    return columns.issuperset(declared(table).names()) and all(
         there.position(name) == lake.snapshot(name).content for name in _SOURCES
     )

@@ -70,18 +70,30 @@ class Lake:
     def rows(self, table: str) -> int:
         return self.snapshot(table).rows
 
-    def read(self, spark: SparkSession, table: str, version: int | None = None) -> DataFrame:
-        """The table at its newest version, or the given one. Raises NotFound."""
-        snapshot = self.snapshot(table, version)
-        return self.read_files(spark, table, snapshot, snapshot.files)
+    def read(
+        self, spark: SparkSession, table: str, version: int | None = None, columns: Sequence[str] | None = None
+    ) -> DataFrame:
+        """The table at its newest version, or the given one. Raises NotFound.
 
-    def read_files(self, spark: SparkSession, table: str, snapshot: Snapshot, files: Sequence[File]) -> DataFrame:
+        Name the `columns` that you need, if the lake is in S3: otherwise all of them are read.
+        """
+        snapshot = self.snapshot(table, version)
+        return self.read_files(spark, table, snapshot, snapshot.files, columns)
+
+    def read_files(
+        self,
+        spark: SparkSession,
+        table: str,
+        snapshot: Snapshot,
+        files: Sequence[File],
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
         """The rows of these files of the table."""
         from pyspark.sql.types import StructType
 
         from batonq.pipeline.lake.frames import frame_of_files
 
-        schema = StructType.fromJson(snapshot.schema)
+        schema = StructType([one for one in StructType.fromJson(snapshot.schema) if not columns or one.name in columns])
         return frame_of_files(spark, self._storage.child(table), schema, snapshot.by, files)
 
     # --- writing --------------------------------------------------------------------------------
