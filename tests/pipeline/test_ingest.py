@@ -164,7 +164,7 @@ def test_damage_and_gaps_stop_it_and_it_goes_on_when_that_is_mended(
     assert done
     gone = segment.rename(segment.with_name("segment-00000000000000000999.log"))
     message = failing(spark, lake, logs)
-    assert "of shard 1" in message and "999" in message, message
+    assert "Frames " in message and " to 998 of shard 1 are no longer in" in message, message
     gone.rename(segment)
     assert Lake(lake).rows("events") == done
     segment.write_bytes(whole)
@@ -190,22 +190,32 @@ def test_one_lake_takes_several_clusters(spark: SparkSession, busy_logs: str, la
     assert rows.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
 
 
+@pytest.mark.parametrize("step", ["written", "write_queues"])
 def test_of_two_at_once_the_second_is_refused(
-    spark: SparkSession, busy_logs: str, tmp_path: Path, filled: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    busy_logs: str,
+    tmp_path: Path,
+    filled: Path,
+    read: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
 ) -> None:
-    """Another run loads the same batch while this one writes its files."""
-    lake, plain = tmp_path / "lake", ingest.Ingest.written
+    """Another run loads the same batch when this one has written its files, or added its events."""
+    lake, plain = tmp_path / "lake", getattr(ingest.Ingest, step)
 
-    def overtaken(self: ingest.Ingest, parts: Any) -> Any:
-        found = plain(self, parts)
+    def overtaken(self: ingest.Ingest, *given: Any, **named: Any) -> Any:
         monkeypatch.undo()
-        run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
+        before = run_job(spark, ingest, lake=lake, history=busy_logs) if step == "write_queues" else None
+        found = plain(self, *given, **named)
+        if before is None:
+            run_job(spark, ingest, lake=lake, history=busy_logs)
         return found
 
-    monkeypatch.setattr(ingest.Ingest, "written", overtaken)
+    monkeypatch.setattr(ingest.Ingest, step, overtaken)
     with pytest.raises(OwnershipHeld, match=r"added the same rows .* not added twice"):
         run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
-    assert_same_rows(read(lake), read(filled))
+    for table in ("events", "queues"):
+        assert_same_rows(read(lake, table), read(filled, table))
 
 
 def test_a_shard_that_history_does_not_have_any_more_is_named(spark: SparkSession, logs: Path, lake: Path) -> None:

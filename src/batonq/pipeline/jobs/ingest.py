@@ -151,7 +151,7 @@ class Ingest:
         events = self.lake.add("events", files, self.step(before, end))
         # read back from the new files, and not decoded twice
         new = self.lake.read_files(self.context.spark, "events", events, files if told else [])
-        self.write_queues(new, self.positions("queues"), end, any_rows=bool(told))
+        self.write_queues(new, before, end, any_rows=bool(told))
         self.batches += bool(files)
         self.rows += sum(file.rows for file in files)
         self.context.progress("events", self.rows)
