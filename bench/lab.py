@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -58,13 +56,11 @@ class Lab:
 
         return Lake(self.lake(events)).files(table)
 
-    @contextmanager
-    def events(self, events: int) -> Iterator[DataFrame]:
-        """The events of that lake, cached for a while."""
+    def events(self, events: int) -> DataFrame:
+        """The events of that lake."""
         from batonq.pipeline.lake import Lake
 
-        with Lake(self.lake(events)) as lake:
-            yield lake.read(self.spark, "events")
+        return Lake(self.lake(events)).read(self.spark, "events")
 
     def forget(self, events: int) -> None:
         """Delete a history and its lake."""

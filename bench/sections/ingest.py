@@ -30,8 +30,7 @@ def _ingest(lab: Lab, events: int, target: Path) -> str:
 
 
 def _rewrite(lab: Lab, events: int, target: Path) -> str:
-    with lab.events(events) as rows:
-        rows.write.partitionBy("date").parquet(str(target))
+    lab.events(events).write.partitionBy("date").parquet(str(target))
     return str(target)
 
 
@@ -39,8 +38,7 @@ def ingest(context: Context) -> None:
     """Events per second of both, in one session of two cores."""
     lab = context.lab
     events = context.size(5_000_000, 200_000)
-    with lab.events(events) as there:
-        rows = there.count()
+    rows = lab.events(events).count()
 
     def measure(way: _Way) -> Sample:
         target = lab.scratch(way.name)

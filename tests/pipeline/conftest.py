@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -38,14 +41,18 @@ def small(directory: Any, **settings: Any) -> TestServer:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[str]:
-    """A server that speaks S3, with a bucket."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+    """A server that speaks S3, with a bucket. It is a process: delta-rs holds Python's lock while it waits for it."""
     import boto3
+
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "programs" / "s3_server.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdin is not None and server.stdout is not None
+    endpoint = server.stdout.readline().strip()
 
     client: Any = boto3.client(
         "s3",
@@ -57,7 +64,9 @@ def s3() -> Iterator[str]:
     client.create_bucket(Bucket="history")
     client.close()
     yield endpoint
-    server.stop()
+    server.stdin.close()
+    server.stdout.close()
+    server.wait()
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
-"""A lake without Spark: frames that are lists of rows, and a fuse that kills the writer at any step on the disk."""
+"""A lake without Spark: frames that are lists of rows, and a fuse that kills the writer at any of its steps."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +12,9 @@ from unittest import mock
 import pyarrow as pa
 from pyarrow import parquet
 
-from batonq.log.disk import RealDisk
-from batonq.pipeline.lake import files as lake_files
+from batonq.pipeline.lake import parquet_files, tables
+from batonq.pipeline.lake.delta import DeltaLog
+from batonq.pipeline.lake.parquet_files import File
 
 Row = tuple[int, int]  # a number, and the day whose partition it is in
 
@@ -24,9 +22,6 @@ SCHEMA = {
     "type": "struct",
     "fields": [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "day")],
 }
-
-
-_remove_empty: Callable[[Path], None] = shutil.rmtree
 
 
 class Killed(BaseException):
@@ -47,67 +42,32 @@ class Fuse:
 
 
 class FakeFrame:
-    """What `Lake` uses of a data frame, and of its writer."""
+    """What `Lake` uses of a data frame: its tasks, run here one after another."""
 
-    def __init__(self, rows: Sequence[Row], fuse: Fuse) -> None:
-        self.rows, self.fuse = rows, fuse
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
 
     @property
     def schema(self) -> Any:
-        return mock.Mock(json=lambda: json.dumps(SCHEMA), names=["id", "day"])
+        return mock.Mock(json=lambda: json.dumps(SCHEMA))
 
-    @property
-    def sparkSession(self) -> Any:
-        return mock.Mock(conf=mock.Mock(get=lambda name: "0"))
-
-    @property
-    def write(self) -> FakeFrame:
+    def coalesce(self, _: int) -> FakeFrame:
         return self
 
-    def option(self, *_: object) -> FakeFrame:
+    def mapInArrow(self, task: Callable[..., Iterator[pa.RecordBatch]], _: str) -> FakeFrame:
+        batch = pa.RecordBatch.from_pydict({"id": [row[0] for row in self.rows], "day": [row[1] for row in self.rows]})
+        self.result = list(task(iter([batch])))
         return self
 
-    partitionBy = select = coalesce = option  # noqa: N815
-
-    def parquet(self, folder: str) -> None:
-        by_day: dict[int, list[int]] = defaultdict(list)
-        for number, day in self.rows:
-            by_day[day].append(number)
-        self.fuse.burn()
-        for day, numbers in by_day.items():
-            target = Path(folder, f"day={day}")
-            target.mkdir(parents=True)
-            (target / "part.parquet").write_bytes(b"half of a file")
-            self.fuse.burn()
-            parquet.write_table(pa.table({"id": numbers}), target / "part.parquet")
-            self.fuse.burn()
+    def collect(self) -> list[tuple[Any, ...]]:
+        return [tuple(row.values()) for batch in self.result for row in batch.to_pylist()]
 
 
-class FakeSpark:
-    """What `Lake` uses of a session to read."""
-
-    def __init__(self, fuse: Fuse) -> None:
-        self.fuse = fuse
-
-    @property
-    def read(self) -> FakeSpark:
-        return self
-
-    def schema(self, _: object) -> FakeSpark:
-        return self
-
-    def option(self, *_: object) -> FakeSpark:
-        return self
-
-    def range(self, _: int) -> FakeSpark:
-        return self
-
-    def selectExpr(self, *_: str) -> FakeFrame:
-        """Of a range without rows."""
-        return FakeFrame([], self.fuse)
-
-    def parquet(self, *paths: str) -> FakeFrame:
-        return FakeFrame(rows_in(paths), self.fuse)
+def read_files(
+    lake: tables.Lake, _: object, table: str, __: object, files: Sequence[File], ___: object = None
+) -> FakeFrame:
+    """In place of Spark's reading."""
+    return FakeFrame(rows_in([f"{lake.path}/{table}/{file.path}" for file in files]))
 
 
 def rows_in(paths: Sequence[str]) -> list[Row]:
@@ -120,34 +80,27 @@ def rows_in(paths: Sequence[str]) -> list[Row]:
 
 @contextmanager
 def burning(fuse: Fuse) -> Iterator[None]:
-    """Every step of the lake on the disk burns the fuse, and a tree is deleted file by file."""
-    unlink = Path.unlink
+    """Every step burns the fuse: each file before it is begun, half written and whole, and each commit, before and
+    after it.
+    """
 
-    def write_atomically(_: RealDisk, path: str, buffers: Sequence[bytes]) -> None:
-        fuse.burn()
-        with open(f"{path}.tmp", "wb") as file:
-            file.write(buffers[0][: len(buffers[0]) // 2])
+    def around(owner: Any, name: str) -> Any:
+        plain = getattr(owner, name)
+
+        def with_steps(*given: Any, **named: Any) -> Any:
             fuse.burn()
-        with open(f"{path}.tmp", "wb") as file:
-            file.write(buffers[0])
-        fuse.burn()
-        os.replace(f"{path}.tmp", path)
-        fuse.burn()
+            result = plain(*given, **named)
+            fuse.burn()
+            return result
 
-    def burning_unlink(path: Path, missing_ok: bool = False) -> None:
-        fuse.burn()
-        unlink(path, missing_ok=missing_ok)
-
-    def rmtree(path: Path) -> None:
-        for file in sorted(path.rglob("*")):
-            if file.is_file():
-                burning_unlink(file)
-        fuse.burn()
-        _remove_empty(path)
+        return mock.patch.object(owner, name, with_steps)
 
     with (
-        mock.patch.object(lake_files, "write_atomically", write_atomically),
-        mock.patch.object(Path, "unlink", burning_unlink),
-        mock.patch.object(shutil, "rmtree", rmtree),
+        around(parquet_files._Writer, "write"),
+        around(parquet_files._Writer, "close"),
+        around(DeltaLog, "create"),
+        around(DeltaLog, "_commit"),
+        around(DeltaLog, "vacuum"),
+        mock.patch.object(tables.Lake, "read_files", read_files),
     ):
         yield

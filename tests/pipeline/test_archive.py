@@ -98,7 +98,7 @@ from batonq.pipeline.reading.archiver import archive_shard
 
 real, left = stores.write_durably, int(sys.argv[3])
 
-def write(path, data):
+def write(path, data, replace=True):
     global left
     left -= 1
     if left < 0:
@@ -107,7 +107,7 @@ def write(path, data):
             file.write(data[: len(data) // 2])
             file.flush()
             os.kill(os.getpid(), 9)
-    real(path, data)
+    return real(path, data, replace)
 
 stores.write_durably = write
 archive_shard(sys.argv[1], 0, Archive.at(sys.argv[2]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,14 +17,15 @@ import pytest
 from batonq.core.ids import message_id
 from batonq.core.records import State, Type
 from batonq.core.shard import lifecycle as broker
-from batonq.pipeline.audit.ends import of_checkpoint, of_history
 from batonq.pipeline.audit.kinds import FAMILIES, KINDS
 from batonq.pipeline.audit.lifecycle import MOVES
 from batonq.pipeline.events.plain import events as plain_events
 from batonq.pipeline.events.schema import arrow_schema
 from batonq.pipeline.jobs import audit as job
 from batonq.pipeline.jobs import ingest
-from batonq.pipeline.reading.history import open_history
+from batonq.pipeline.lake.delta import Step
+from batonq.pipeline.lake.ingested import position_name, positions
+from batonq.pipeline.reading.history import last_frames, open_history
 from tests.pipeline import busy, fanned, planted
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.job_support import run_job
@@ -381,22 +381,18 @@ def test_a_direct_audit_knows_subscriptions(spark: SparkSession, fanned_logs: st
     assert (outcome.code, outcome.summary["violations"]) == (0, 0)
 
 
-def test_the_checkpoint_of_an_ingest_says_how_far_the_lake_reaches(
+def test_the_position_of_an_ingest_says_how_far_the_lake_reaches(
     spark: SparkSession, fanned_logs: str, tmp_path: Path
 ) -> None:
-    """The job compares the lake with it. Here the lake has less: its checkpoint is that of a longer history."""
+    """The job compares the lake with it. Here the lake has less: its position is that of a longer history."""
     from batonq.pipeline.lake import Lake
 
-    lake = tmp_path / "lake"
-    run_job(spark, ingest, lake=lake, history=fanned_logs)
-    checkpoint = lake / "_checkpoints" / "ingest"
-    ends = of_checkpoint(checkpoint)
-    assert ends == of_history(open_history(fanned_logs)) == ends_of(read(fanned_logs))
-    assert of_checkpoint(tmp_path / "nothing") == {}
-    last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    version, facts, offset = last.read_text().splitlines()
-    longer = {shard: following + 1 for shard, following in json.loads(offset).items()}
-    last.write_text("\n".join((version, facts, json.dumps(longer))))
-    outcome = run_job(spark, job, lake=lake)
+    lake = Lake(tmp_path / "lake")
+    run_job(spark, ingest, lake=tmp_path / "lake", history=fanned_logs)
+    loaded = positions(lake.snapshot("events"), "")
+    ends = {shard: following - 1 for shard, following in loaded.items()}
+    assert ends == last_frames(open_history(fanned_logs)) == ends_of(read(fanned_logs))
+    lake.add("events", [], Step({}, {position_name("", shard): following + 1 for shard, following in loaded.items()}))
+    outcome = run_job(spark, job, lake=tmp_path / "lake")
     assert outcome.code == 1 and outcome.summary["kinds"] == {"end_missing": 2}
-    assert {row["shard"] for row in Lake(lake).read(spark, "violations").collect()} == {0, 1}
+    assert {row["shard"] for row in lake.read(spark, "violations").collect()} == {0, 1}

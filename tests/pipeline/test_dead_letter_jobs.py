@@ -85,8 +85,7 @@ def test_from_tables_to_a_redrive_and_an_archive(
 
         known = run_job(spark, dead_letters, lake=lake, history="nowhere")
         assert known.summary["withoutBody"] == 0, "what an earlier run knows of a body is kept"
-    with Lake(kept) as made:
-        rows = [row.asDict() for row in made.read(spark, "archived_messages").collect()]
+    rows = [row.asDict() for row in Lake(kept).read(spark, "archived_messages").collect()]
     assert sorted(row["body"].decode() for row in rows if row["why"] == "expiring") == ["brief 0", "brief 1", "brief 2"]
     letters = [row for row in rows if row["why"] == "dead_letter"]
     assert {(row["queue_name"], row["died_in"], row["error_class"]) for row in letters} == {

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from batonq.errors import InvalidInput, OwnershipHeld
+from batonq.errors import InvalidInput, NotFound, OwnershipHeld
 from batonq.pipeline.events.decode import Decoder
 from batonq.pipeline.events.plain import events
 from batonq.pipeline.jobs import compact, ingest
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.lake import Lake
-from batonq.pipeline.lake.locks import alone
 from batonq.pipeline.reading.history import open_history
 from batonq.pipeline.tables.queues import TABLE as QUEUES
 from batonq.pipeline.tables.queues import TELLING, queues
@@ -28,7 +27,7 @@ from tests.pipeline.support import frames_of
 from tests.pipeline.test_decode import rich
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 FRAMES = "400"  # a batch: several of them
 
@@ -54,16 +53,8 @@ def logs(busy_logs: str, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def read(spark: SparkSession) -> Iterator[Any]:
-    opened: list[Lake] = []
-
-    def one(path: Path, table: str = "events") -> DataFrame:
-        opened.append(Lake(path))
-        return opened[-1].read(spark, table)
-
-    yield one
-    for each in opened:
-        each.close()
+def read(spark: SparkSession) -> Any:
+    return lambda path, table="events": Lake(path).read(spark, table)
 
 
 def test_the_lake_has_what_history_has(spark: SparkSession, busy_logs: str, filled: Path, read: Any) -> None:
@@ -125,38 +116,34 @@ def test_a_base_tells_all_queues(spark: SparkSession) -> None:
     assert json.loads(rows[0].policy)["max_receives"] == 2
 
 
-def test_a_batch_that_comes_again_changes_nothing(
+def test_a_batch_and_its_position_are_one_commit(
     spark: SparkSession, busy_logs: str, lake: Path, filled: Path, read: Any
 ) -> None:
-    """The last commit of the checkpoint is lost; then again, after the lake was compacted."""
-    before = sorted(path.name for path in (lake / "events" / "_batches").iterdir())
+    """A run that finds nothing new adds nothing, also after the lake was compacted."""
     for _ in range(2):
-        commits = lake / "_checkpoints" / "ingest" / "commits"
-        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-        last.unlink()
-        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+        before = Lake(lake).snapshot("events").version
         outcome = run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
-        assert outcome.summary["batches"] == 1, "it was done again"
+        assert outcome.summary["batches"] == outcome.summary["events"] == 0
+        assert Lake(lake).snapshot("events").version == before
         for table in ("events", "queues"):
             assert_same_rows(read(lake, table), read(filled, table))
-        if len(before) > 1:
-            assert sorted(path.name for path in (lake / "events" / "_batches").iterdir()) == before
-            run_job(spark, compact, lake=lake)
-            before = []
+        run_job(spark, compact, lake=lake)
+        assert len(Lake(lake).files("events")) == len(set(map(os.path.dirname, Lake(lake).files("events"))))
 
 
-def test_queues_that_a_crash_left_out_are_told_from_the_compacted_batch(
+def test_queues_that_a_crash_left_out_are_told_by_the_next_run(
     spark: SparkSession, busy_logs: str, tmp_path: Path, filled: Path, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = tmp_path / "lake"
 
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise InvalidInput("no queues today")
 
     with monkeypatch.context() as patched:
         patched.setattr(ingest.Ingest, "write_queues", die)
-        with pytest.raises(Exception, match="no queues today"):
-            run_job(spark, ingest, lake=lake, history=busy_logs)
+        with pytest.raises(InvalidInput, match="no queues today"):
+            run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
+    assert Lake(lake).rows("events") and not Lake(lake).rows("queues")
     run_job(spark, compact, lake=lake)
     run_job(spark, ingest, lake=lake, history=busy_logs)
     for table in ("events", "queues"):
@@ -177,7 +164,7 @@ def test_damage_and_gaps_stop_it_and_it_goes_on_when_that_is_mended(
     assert done
     gone = segment.rename(segment.with_name("segment-00000000000000000999.log"))
     message = failing(spark, lake, logs)
-    assert "of shard 1" in message and "999" in message, message
+    assert "Frames " in message and " to 998 of shard 1 are no longer in" in message, message
     gone.rename(segment)
     assert Lake(lake).rows("events") == done
     segment.write_bytes(whole)
@@ -187,21 +174,11 @@ def test_damage_and_gaps_stop_it_and_it_goes_on_when_that_is_mended(
 
 def failing(spark: SparkSession, lake: Path, logs: Path) -> str:
     """What the user is told."""
-    with pytest.raises(Exception, match="batonq") as caught:
+    with pytest.raises(Exception, match=r"shard 1|batonq") as caught:
         run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
     message = sentence(caught.value)
     assert "\n" not in message and "Spark" not in message, message
     return message
-
-
-def test_another_checkpoint_would_bring_everything_twice(
-    spark: SparkSession, busy_logs: str, lake: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(InvalidInput, match="were loaded with another checkpoint than"):
-        run_job(spark, ingest, "--checkpoint", str(tmp_path / "other"), lake=lake, history=busy_logs)
-    shutil.rmtree(lake / "_checkpoints")
-    with pytest.raises(InvalidInput, match="would be loaded twice"):
-        run_job(spark, ingest, lake=lake, history=busy_logs)
 
 
 def test_one_lake_takes_several_clusters(spark: SparkSession, busy_logs: str, lake: Path, read: Any) -> None:
@@ -213,10 +190,38 @@ def test_one_lake_takes_several_clusters(spark: SparkSession, busy_logs: str, la
     assert rows.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
 
 
-def test_two_at_once_are_refused(spark: SparkSession, busy_logs: str, lake: Path) -> None:
-    lock = lake / "_checkpoints" / "ingest.lock"
-    with alone(lock, "x"), pytest.raises(OwnershipHeld, match=r"The checkpoint .* is in use by process \d+ on "):
-        run_job(spark, ingest, lake=lake, history=busy_logs)
+@pytest.mark.parametrize("step", ["written", "write_queues"])
+def test_of_two_at_once_the_second_is_refused(
+    spark: SparkSession,
+    busy_logs: str,
+    tmp_path: Path,
+    filled: Path,
+    read: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """Another run loads the same batch when this one has written its files, or added its events."""
+    lake, plain = tmp_path / "lake", getattr(ingest.Ingest, step)
+
+    def overtaken(self: ingest.Ingest, *given: Any, **named: Any) -> Any:
+        monkeypatch.undo()
+        before = run_job(spark, ingest, lake=lake, history=busy_logs) if step == "write_queues" else None
+        found = plain(self, *given, **named)
+        if before is None:
+            run_job(spark, ingest, lake=lake, history=busy_logs)
+        return found
+
+    monkeypatch.setattr(ingest.Ingest, step, overtaken)
+    with pytest.raises(OwnershipHeld, match=r"added the same rows .* not added twice"):
+        run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
+    for table in ("events", "queues"):
+        assert_same_rows(read(lake, table), read(filled, table))
+
+
+def test_a_shard_that_history_does_not_have_any_more_is_named(spark: SparkSession, logs: Path, lake: Path) -> None:
+    shutil.rmtree(logs / "shard-0001")
+    with pytest.raises(NotFound, match=r"Shard 1, with frame \d+ as the next one, is no longer in"):
+        run_job(spark, ingest, lake=lake, history=str(logs))
 
 
 @pytest.mark.parametrize("words", [("--cluster", "a/b"), ("--frames", "-1")])

@@ -129,8 +129,7 @@ def run(spark: SparkSession, regions: dict[str, str], lake: Path, *words: str) -
     outcome = run_job(spark, job, *histories, "--queue", "orders", *words, lake=lake)
     from batonq.pipeline.lake import Lake
 
-    with Lake(lake) as made:
-        return outcome, rows_of(made.read(spark, TABLE.name), TABLE)
+    return outcome, rows_of(Lake(lake).read(spark, TABLE.name), TABLE)
 
 
 def test_two_brokers_by_key_and_version(spark: SparkSession, regions: dict[str, str], tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from batonq.errors import InvalidInput, NotFound
-from batonq.pipeline.jobs import ingest, lifecycle, report
-from batonq.pipeline.jobs.context import Context
+from batonq.pipeline.jobs import audit, ingest, lifecycle, report, run
+from batonq.pipeline.jobs.context import Context, Outcome
 from batonq.pipeline.lake import Lake
 from batonq.pipeline.report import svg
 from batonq.pipeline.report.figures import BUCKETS_MAX, Clock, Figures, QueueLine
@@ -146,10 +146,47 @@ def test_from_history_to_the_page(
     assert made == [len(rows)]
     page = out.read_text()
     assert f"{len(rows):,} messages in " in page and f"{sum(row['outcome'] == 'acked' for row in rows):,}" in page
-    with Lake(lake) as tables:
-        assert tables.rows("message_lifecycle") == len(rows)
-        assert tables.rows("queue_minute") == len(list(fold.minutes()))
-        assert tables.rows("tenant_usage") == len(list(fold.usage()))
+    tables = Lake(lake)
+    assert tables.rows("message_lifecycle") == len(rows)
+    assert tables.rows("queue_minute") == len(list(fold.minutes()))
+    assert tables.rows("tenant_usage") == len(list(fold.usage()))
+
+    derived = ("message_lifecycle", "queue_minute", "tenant_usage")
+    before = {table: tables.snapshot(table).version for table in derived}
+    words = ("ingest", "lifecycle", "metrics", "usage", "report", "--out", str(out))
+    again = run_job(spark, run, *words, lake=lake, history=busy_logs)
+    assert list(again.summary["jobs"]) == ["ingest", "lifecycle", "metrics", "usage", "report"]
+    assert again.summary["jobs"]["lifecycle"]["rows"] == len(rows)
+    assert before == {table: tables.snapshot(table).version for table in derived}, "there are no new events"
+    run_job(spark, lifecycle, "--rebuild", lake=lake)
+    assert tables.snapshot("message_lifecycle").version > before["message_lifecycle"]
+
+
+def test_a_run_takes_jobs_in_their_order_and_stops_at_the_first_that_fails(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    def job(name: str, code: int) -> Any:
+        def done(context: Context) -> Outcome:
+            ran.append(name)
+            if code == 2:
+                raise InvalidInput("no")
+            return Outcome(code, {"frames": getattr(context.options, "frames", None)}, name)
+
+        return done
+
+    for module, code in ((ingest, 0), (audit, 1), (lifecycle, 0)):
+        monkeypatch.setattr(module, "run", job(module.__name__.rpartition(".")[2], code))
+    found = run_job(spark, run, "audit", "ingest", lake=tmp_path)
+    assert (found.code, ran, found.text) == (1, ["ingest", "audit"], "ingest: ingest\naudit: audit")
+    assert found.summary["jobs"]["ingest"] == {"frames": 0}, "with its own defaults"
+    monkeypatch.setattr(lifecycle, "run", job("lifecycle", 2))
+    with pytest.raises(InvalidInput, match="no"):
+        run_job(spark, run, "lifecycle", "audit", lake=tmp_path)
+    assert ran[2:] == ["lifecycle"]
+    with pytest.raises(InvalidInput, match="does not know the job 'redrive'; the jobs are ingest, lifecycle"):
+        run_job(spark, run, "redrive", lake=tmp_path)
 
 
 def test_a_report_needs_a_place_and_events(spark: SparkSession, tmp_path: Path) -> None:

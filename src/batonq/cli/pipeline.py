@@ -20,6 +20,7 @@ DEFAULT_LAKE = "baton-lake"
 DEFAULT_MASTER = "local[*]"
 # name: module. A job's module imports Spark only when it runs, so that importing it is fast.
 JOBS: dict[str, str] = {
+    "run": "batonq.pipeline.jobs.run",
     "ingest": "batonq.pipeline.jobs.ingest",
     "lifecycle": "batonq.pipeline.jobs.lifecycle",
     "metrics": "batonq.pipeline.jobs.metrics",
@@ -49,7 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_common(job: argparse.ArgumentParser, *, history: bool) -> None:
     common = job.add_argument_group("options of every job")
     common.add_argument(
-        "--lake", default=DEFAULT_LAKE, metavar="DIR", help=f"directory or URL of the lake (default {DEFAULT_LAKE})"
+        "--lake",
+        default=DEFAULT_LAKE,
+        metavar="DIR",
+        help=f"directory, or s3://bucket/prefix, of the lake (default {DEFAULT_LAKE})",
     )
     if history:
         common.add_argument(

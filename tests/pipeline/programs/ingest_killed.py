@@ -1,7 +1,7 @@
 """`baton pipeline ingest`, which is killed: ingest_killed.py STEP WORDS…
 
-STEP counts what the driver does to the lake: before and after each commit of a note, and after a batch, when only the
-checkpoint does not know of it. "batch": the end of the first batch is the last. "never": it is left alone.
+STEP counts what the driver does to the lake: before and after each commit, and after the files of a batch are written.
+"batch": the first batch of events is the last. "never": it is left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 from batonq.cli.main import main
 from batonq.pipeline.jobs.ingest import Ingest
-from batonq.pipeline.lake.files import TableFiles
+from batonq.pipeline.lake.delta import DeltaLog
+from batonq.pipeline.lake.tables import Lake
 
 STEP = sys.argv[1]
 _done = 0
@@ -27,20 +28,20 @@ def step(name: str) -> None:
     _done += 1
 
 
-def around(kind: Any, name: str, *, before: bool = False) -> None:
+def around(kind: Any, name: str, *, after: str = "") -> None:
     plain = getattr(kind, name)
 
     def with_steps(self: Any, *given: Any) -> Any:
-        if before:
-            step(f"before {name}")
+        step(f"before {name}")
         result = plain(self, *given)
-        step("batch" if name == "take" else f"after {name}")
+        step(after or f"after {name}")
         return result
 
     setattr(kind, name, with_steps)
 
 
-around(TableFiles, "commit", before=True)
-around(TableFiles, "put_schema")
-around(Ingest, "take")
+around(DeltaLog, "create")
+around(DeltaLog, "_commit")
+around(Ingest, "written")
+around(Lake, "add", after="batch")
 sys.exit(main(["pipeline", "ingest", *sys.argv[2:]]))

@@ -6,19 +6,21 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from datetime import UTC, datetime, timedelta
 
 from batonq.errors import InvalidInput
 from batonq.pipeline.jobs.context import Context, Outcome
 
 HELP = "archive dead letters and messages that expire soon, with their bodies"
+RUNS = "archive"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="DIR", help="target directory; each run adds to it")
+    parser.add_argument(
+        "--to", required=True, metavar="DIR", help="target directory, or s3://bucket/prefix; each run adds to it"
+    )
     parser.add_argument(
         "--older-than",
         default="0s",
@@ -53,10 +55,12 @@ def run(context: Context) -> Outcome:
     from pyspark.sql import functions as f
 
     from batonq.pipeline.lake import Lake
+    from batonq.pipeline.lake.delta import Step
     from batonq.pipeline.tables import archived
     from batonq.pipeline.tables.bodies import with_bodies
     from batonq.pipeline.tables.dead_letter_messages import dead_letter_messages
     from batonq.pipeline.tables.lifecycle import KEY, lifecycle, with_source
+    from batonq.pipeline.tables.schema import spark_schema
 
     spark = context.spark
     context.progress("reading events")
@@ -69,21 +73,18 @@ def run(context: Context) -> Outcome:
         expiring_within=expiring_within,
         now=datetime.now(UTC).isoformat(),
     )
-    with Lake(options.to) as kept:
-        if kept.has(archived.TABLE.name):
-            before = kept.read(spark, archived.TABLE.name).select(*KEY)
-            found = found.join(before, list(KEY), "left_anti")
-        found = found.cache()
-        chosen = {row["why"]: row["count"] for row in found.groupBy("why").count().collect()}
-        new = 0
-        if chosen:
-            context.progress("reading bodies")
-            whole = with_bodies(spark, context.source_options, found, events, lives, source=options.cluster)
-            note = kept.write(
-                archived.archived(whole), archived.TABLE.name, batch=f"{time.time_ns() // 1_000_000:014}", by=("date",)
-            )
-            new = note.rows
-        rows = kept.rows(archived.TABLE.name)
+    kept, table = Lake(options.to), archived.TABLE
+    there = kept.prepare(table.name, spark_schema(table).jsonValue(), table.by)
+    found = found.join(kept.read(spark, table.name, there.version).select(*KEY), list(KEY), "left_anti").cache()
+    chosen = {row["why"]: row["count"] for row in found.groupBy("why").count().collect()}
+    new = 0
+    if chosen:
+        context.progress("reading bodies")
+        whole = with_bodies(spark, context.source_options, found, events, lives, source=options.cluster)
+        runs = there.position(RUNS)
+        step = Step({RUNS: runs}, {RUNS: (runs or 0) + 1})  # of two runs at once the second is refused
+        new = sum(file.rows for file in kept.write(archived.archived(whole), table.name, by=table.by, step=step))
+    rows = kept.rows(table.name)
     found.unpersist()
     lives.unpersist()
     missing = sum(chosen.values()) - new
@@ -93,7 +94,7 @@ def run(context: Context) -> Outcome:
         "added": new,
         "withoutBody": missing,
         "messages": rows,
-        "to": str(kept.path),
+        "to": kept.path,
     }
     text = f"{new:,} messages were added to {kept.path}; it now has {rows:,}."
     if missing:

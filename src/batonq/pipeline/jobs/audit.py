@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 Ends = Callable[[str], Mapping[int, int]]  # by cluster: the last frame of each shard, where it is known
 HELP = "check every rule over the whole history; exit code 1 if one is violated (table violations)"
 SHOWN = 20
-WAIT_S = 600.0  # to wait for a compaction that holds the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +37,13 @@ def run(context: Context) -> Outcome:
         order = ("source", "kind", "shard", "logical_times")
         rows = [row.asDict() for row in found.orderBy(*order).limit(max(context.options.show, 0)).collect()]
         if not direct:
-            context.lake.replace(found, "violations", wait_s=WAIT_S)
+            context.lake.replace(found, "violations")
         count = events.count() if direct else context.lake.rows("events")
     finally:
         found.unpersist()
         events.unpersist()
     context.progress("")
-    return outcome(count, kinds, rows, context.history if direct else str(context.lake.path))
+    return outcome(count, kinds, rows, context.history if direct else context.lake.path)
 
 
 def violations(events: DataFrame, queues: DataFrame, ends: Ends) -> DataFrame:
@@ -73,17 +72,16 @@ def violations(events: DataFrame, queues: DataFrame, ends: Ends) -> DataFrame:
 
 
 def _of_lake(context: Context) -> tuple[DataFrame, DataFrame, Ends]:
-    """The lake's tables, and how far their ingests had come before they were read."""
-    from batonq.pipeline.audit.ends import of_checkpoint
+    """The lake's tables, and how far ingests have loaded the events in them."""
+    from batonq.pipeline.lake.ingested import positions
 
-    checkpoints = context.lake.path / "_checkpoints"
-    folders = [path for path in checkpoints.iterdir() if path.is_dir()] if checkpoints.is_dir() else []
-    loaded = {path.name: of_checkpoint(path) for path in folders}
+    events = context.lake.snapshot("events")
 
     def ends(source: str) -> Mapping[int, int]:
-        return loaded.get(f"ingest-{source}" if source else "ingest", {})
+        return {shard: following - 1 for shard, following in positions(events, source).items()}
 
-    return context.lake.read(context.spark, "events"), context.lake.read(context.spark, "queues"), ends
+    read = context.lake.read
+    return read(context.spark, "events", events.version), read(context.spark, "queues"), ends
 
 
 def _straight(context: Context) -> tuple[DataFrame, DataFrame, Ends]:
@@ -91,13 +89,12 @@ def _straight(context: Context) -> tuple[DataFrame, DataFrame, Ends]:
     from pyspark.storagelevel import StorageLevel
 
     from batonq.pipeline.audit.audit import needed
-    from batonq.pipeline.audit.ends import of_history
-    from batonq.pipeline.reading.history import open_history
+    from batonq.pipeline.reading.history import last_frames, open_history
     from batonq.pipeline.tables.queues import queues
 
     context.progress("reading history")
     reader = context.spark.read.format("baton").options(**context.source_options)
-    ends = of_history(open_history(context.history, access_key=context.keys.access, secret_key=context.keys.secret))
+    ends = last_frames(open_history(context.history, access_key=context.keys.access, secret_key=context.keys.secret))
     events = needed(reader.load()).persist(StorageLevel.DISK_ONLY)
     return events, queues(events), lambda _: ends
 

@@ -112,8 +112,6 @@ class Context:
         self._bar.show("")
         if "_started" in self.__dict__:
             self._started.stop()
-        if "lake" in self.__dict__:
-            self.lake.close()
 
 
 def settings_of(given: list[str]) -> dict[str, str]:

@@ -11,8 +11,11 @@ HELP = "print the exact files of a table, for other Parquet readers"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", help="name of the table, for example events or message_lifecycle")
+    parser.add_argument("--version", type=int, metavar="N", help="an older version of the table (default: the newest)")
 
 
 def run(context: Context) -> Outcome:
-    files = context.lake.files(context.options.table)
-    return Outcome(0, {"table": context.options.table, "files": files}, "\n".join(files))
+    snapshot = context.lake.snapshot(context.options.table, context.options.version)
+    files = context.lake.files(context.options.table, snapshot.version)
+    summary = {"table": context.options.table, "version": snapshot.version, "rows": snapshot.rows, "files": files}
+    return Outcome(0, summary, "\n".join(files))

@@ -1,39 +1,42 @@
 """`baton pipeline ingest`: loads history into the lake's tables `events` and `queues`, each event once.
 
-A stream reads history; each of its batches becomes one batch of the lake. After an interruption it continues from its
-checkpoint: the batch in progress is repeated, and a batch that is already in the lake changes nothing.
+A task reads a range of frames and writes it to Parquet files. The files of a batch and the position after it are added
+to the table in one commit, so that a run that is killed anywhere has added a batch and its position, or neither.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from batonq.errors import InvalidInput
 from batonq.pipeline.jobs.context import Context, Outcome
+from batonq.pipeline.jobs.problems import is_spark
+from batonq.pipeline.lake.delta import Step
+from batonq.pipeline.lake.ingested import position_name, positions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from batonq.pipeline.lake import Lake
-    from batonq.pipeline.lake.notes import Note
+    from batonq.pipeline.events.names import Names
+    from batonq.pipeline.lake.parquet_files import File
+    from batonq.pipeline.lake.storage import Storage
+    from batonq.pipeline.reading.history import Range
+    from batonq.pipeline.spark.history_source import HistoryPartition, HistoryReader
+    from batonq.pipeline.spark.offsets import Position
 
 HELP = "load history into the lake's tables events and queues"
-WAIT_S = 3600.0  # to wait for a compaction that holds the table
-LOOK_S = 0.5
 STARTS = 3  # attempts; Spark gives its Python process ten seconds, which may be too short on a busy machine
 SLOW_START = "Python worker failed to connect back"
 ONE_TASK_A_SHARD = str(1 << 40)
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{0,64}")
-_PREFIX = re.compile(r"(?:(?P<cluster>[A-Za-z0-9_-]+)\.)?[0-9a-f]{8}-")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,61 +60,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frames", type=int, default=0, metavar="N", help="maximum number of frames per batch (default 100000)"
     )
-    parser.add_argument(
-        "--checkpoint", metavar="DIR", help="directory of the checkpoint (default LAKE/_checkpoints/ingest)"
-    )
 
 
 def run(context: Context) -> Outcome:
-    from batonq.pipeline.lake.locks import alone
-
     options = context.options
     if not _CLUSTER.fullmatch(options.cluster):
         raise InvalidInput(f"--cluster must consist of letters, digits, '_' and '-', not {options.cluster!r}.")
     if options.frames < 0 or options.every < 0:
         raise InvalidInput("--frames and --every must be greater than 0.")
-    folder = "ingest" + (f"-{options.cluster}" if options.cluster else "")
-    checkpoint = Path(options.checkpoint or context.lake.path / "_checkpoints" / folder).absolute()
-    with alone(checkpoint.with_name(checkpoint.name + ".lock"), f"The checkpoint {checkpoint} is in use"):
-        check_writer(context.lake, checkpoint, options.cluster)
-        ingest = Ingest(context, checkpoint)
-        interrupted = _run_stream(ingest)
-    if interrupted and not options.follow:
+    _ = context.spark  # starting Spark installs its own signal handlers
+    ingest = Ingest(context)
+    with asked_to_stop() as asked:
+        ingest.run(asked)
+    if asked.is_set() and not options.follow:
         raise KeyboardInterrupt
-    summary = {"batches": ingest.batches, "events": ingest.rows, "lake": str(context.lake.path)}
+    summary = {"batches": ingest.batches, "events": ingest.rows, "lake": context.lake.path}
     batches = "1 batch" if ingest.batches == 1 else f"{ingest.batches:,} batches"
     return Outcome(0, summary, f"{ingest.rows:,} events were loaded into {context.lake.path}, in {batches}.")
 
 
-def _run_stream(ingest: Ingest) -> bool:
-    """Run until its end; True if it was interrupted."""
-    from pyspark.errors import StreamingQueryException
-
-    _ = ingest.context.spark  # starting Spark installs its own signal handlers
-    with asked_to_stop() as asked:
-        for left in reversed(range(STARTS)):
-            query = ingest.start()
-            try:
-                while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # it takes parts of a second
-                    if asked:
-                        query.stop()
-                return bool(asked)
-            except StreamingQueryException as problem:
-                if not left or SLOW_START not in str(problem):
-                    raise
-    raise AssertionError("the last try returns or raises")
-
-
 @contextmanager
-def asked_to_stop() -> Iterator[list[int]]:
-    """Collects signals in a list: a handler that raises would interrupt a call of Java."""
-    asked: list[int] = []
+def asked_to_stop() -> Iterator[threading.Event]:
+    """Set by a signal: a handler that raises would interrupt a call of Java."""
+    asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
-        signal.signal(number, lambda number, _: asked.append(number))
+        signal.signal(number, lambda number, _: asked.set())
     try:
         yield asked
     finally:
@@ -122,115 +99,153 @@ def asked_to_stop() -> Iterator[list[int]]:
 class Ingest:
     """One run. It has the queue names, which are loaded from the queues table and grow with it."""
 
-    def __init__(self, context: Context, checkpoint: Path) -> None:
-        self.context = context
-        self.lake = context.lake
-        self.cluster: str = context.options.cluster
-        self.checkpoint = checkpoint
-        self.batches = self.rows = 0
-        self.names: dict[int, tuple[str, str]] | None = None
+    def __init__(self, context: Context) -> None:
+        from batonq.pipeline.spark import history_source
 
-    def start(self) -> StreamingQuery:
-        options = self.context.options
-        source = {**self.context.source_options, "bodies": str(options.bodies).lower()}
+        options = context.options
+        given = {**context.source_options, "bodies": str(options.bodies).lower()}
         if options.frames:
-            source["maxFramesPerBatch"] = str(options.frames)
-        if self.context.history.startswith(("http://", "https://")):
+            given["maxFramesPerBatch"] = str(options.frames)
+        if context.history.startswith(("http://", "https://")):
             # A node does not know the names of deleted queues. A task that reads all of its shard sees them, or earlier
             # batches did; and a node does not serve two readers faster than one.
-            source["framesPerPartition"] = ONE_TASK_A_SHARD
-        stream = self.context.spark.readStream.format("baton").options(**source).load()
-        writing = stream.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.checkpoint))
-        if options.follow:
-            return writing.trigger(processingTime=f"{options.every} seconds").start()
-        return writing.trigger(availableNow=True).start()
+            given["framesPerPartition"] = ONE_TASK_A_SHARD
+        self.context = context
+        self.lake = context.lake
+        self.cluster: str = options.cluster
+        self.schema = history_source.schema(given)
+        self.source = history_source.HistoryReader(given, self.schema)
+        self.batches = self.rows = 0
+        self.names: Names = {}
 
-    def take(self, frame: DataFrame, number: int) -> None:
-        """Load one batch. Events first: their queues are then read back from the lake, and not decoded twice."""
-        batch = f"{batch_prefix(self.cluster, query_id(self.checkpoint))}{number:06}"
-        note = self.write_events(self.with_names(frame), batch)
-        self.write_queues(note, batch)
-        self.batches += 1
-        self.rows += note.rows if note.batch == batch else 0
+    def run(self, asked: threading.Event) -> None:
+        """Load what history has now, and with --follow what comes, until asked to stop."""
+        from pyspark.sql.types import DateType, StringType, StructType
+
+        from batonq.pipeline.tables.queues import TABLE as QUEUES
+        from batonq.pipeline.tables.schema import TABLE as EVENTS
+        from batonq.pipeline.tables.schema import spark_schema
+
+        schema = StructType(list(self.schema)).add("source", StringType()).add("date", DateType())
+        self.lake.prepare("events", schema.jsonValue(), EVENTS.by)
+        self.lake.prepare("queues", spark_schema(QUEUES).jsonValue(), QUEUES.by)
+        self.catch_up_queues()
+        self.names = self._names_in(self.lake.read(self.context.spark, "queues"))
+        target = None if self.context.options.follow else self.source.ranges()
+        while not asked.is_set():
+            loaded = self.load_next(self.source.ranges() if target is None else target)
+            if target is None:
+                asked.wait(self.context.options.every)
+            elif not loaded:
+                return
+
+    def load_next(self, ranges: list[Range]) -> bool:
+        """Load the next batch; False if there is none."""
+        from batonq.pipeline.spark import offsets
+
+        before = self.positions("events")
+        start = offsets.initial(ranges, "earliest") | before
+        end = offsets.latest(start, ranges, self.source.options.frames_a_batch, self.source.options.url)
+        if start == end and start == before:
+            return False
+        files, told = self.written(self.source.plan(offsets.between(start, end), ranges))
+        events = self.lake.add("events", files, self.step(before, end))
+        # read back from the new files, and not decoded twice
+        new = self.lake.read_files(self.context.spark, "events", events, files if told else [])
+        self.write_queues(new, before, end, any_rows=bool(told))
+        self.batches += bool(files)
+        self.rows += sum(file.rows for file in files)
         self.context.progress("events", self.rows)
+        return True
 
-    def write_events(self, frame: DataFrame, batch: str) -> Note:
-        return self.lake.write(frame, "events", batch=batch, by=("date",), wait_s=WAIT_S)
+    def written(self, parts: Sequence[HistoryPartition]) -> tuple[list[File], int]:
+        """Files with the events of these parts, written by one task each, and the number of events about queues."""
+        if not parts:
+            return [], 0
+        table = self.lake.storage("events")
+        task = partial(write_events, source=self.source, names=self.names, cluster=self.cluster, table=table)
+        for left in reversed(range(STARTS)):
+            try:
+                done = self.context.spark.sparkContext.parallelize(parts, len(parts)).map(task).collect()
+                return [file for files, _ in done for file in files], sum(told for _, told in done)
+            except Exception as problem:
+                if not left or not is_spark(problem) or SLOW_START not in str(problem):
+                    raise
+        raise AssertionError("the last try returns or raises")
 
-    def write_queues(self, events: Note, batch: str) -> None:
-        from batonq.pipeline.tables.queues import queues
+    # --- queues ---------------------------------------------------------------------------------
 
-        spark = self.context.spark
-        told = queues(self.lake.read_batch(spark, "events", events))
-        # compacted together with others whose queues are already loaded
-        if events.batch != batch and self.lake.has("queues"):
-            known = self.lake.read(spark, "queues")
-            told = told.join(known, ["source", "shard", "logical_time", "queue"], "left_anti").select(told.columns)
-        note = self.lake.write(told, "queues", batch=batch, wait_s=WAIT_S)
-        if self.names is not None and note.rows:
-            self.names |= self._names_in(self.lake.read_batch(spark, "queues", note))
-
-    def with_names(self, frame: DataFrame) -> DataFrame:
-        """The rows in the lake's format: names that a task did not see are taken from earlier batches."""
-        import pyarrow as pa
+    def catch_up_queues(self) -> None:
+        """Load the queues of events whose run was killed in between."""
         from pyspark.sql import functions as f
 
-        from batonq.pipeline.spark.local import frame_of
+        events, before = self.positions("events"), self.positions("queues")
+        if events == before:
+            return
+        new = f.lit(False)
+        for shard, end in events.items():
+            new |= (f.col("shard") == shard) & (f.col("frame") >= before.get(shard, 0)) & (f.col("frame") < end)
+        found = self.lake.read(self.context.spark, "events").where(f.col("source") == self.cluster)
+        self.write_queues(found.where(new), before, events, any_rows=True)
 
-        if self.names is None:
-            spark = self.context.spark
-            self.names = self._names_in(self.lake.read(spark, "queues")) if self.lake.has("queues") else {}
-        columns = frame.columns
-        if self.names:
-            known = [(queue, tenant, name) for queue, (tenant, name) in self.names.items()]
-            schema = pa.schema([("queue", pa.int64()), ("known_tenant", pa.string()), ("known_name", pa.string())])
-            names = frame_of(frame.sparkSession, known, schema)
-            frame = frame.join(f.broadcast(names), "queue", "left").withColumns(
-                {
-                    "queue_name": f.coalesce("queue_name", "known_name"),
-                    "tenant": f.coalesce("tenant", "known_tenant"),
-                }
-            )
-        return frame.select(*columns, f.lit(self.cluster).alias("source"), f.to_date("time").alias("date"))
+    def write_queues(self, events: DataFrame, before: Position, end: Position, *, any_rows: bool) -> None:
+        from batonq.pipeline.tables.queues import queues
 
-    def _names_in(self, queues: DataFrame) -> dict[int, tuple[str, str]]:
+        step = self.step(before, end)
+        if not any_rows:
+            self.lake.add("queues", [], step)
+            return
+        files = self.lake.write(queues(events), "queues", step=step)
+        new = self.lake.read_files(self.context.spark, "queues", self.lake.snapshot("queues"), files)
+        self.names |= self._names_in(new)
+
+    def _names_in(self, queues: DataFrame) -> Names:
         """Number of names: as many as there are queues."""
+        from batonq.pipeline.events.names import QueueNames
+
         chosen = queues.where(queues["source"] == self.cluster).where("name IS NOT NULL")
-        return {
-            row.queue: (row.tenant, row.name) for row in chosen.select("queue", "tenant", "name").distinct().collect()
-        }
+        rows = chosen.select("queue", "tenant", "name").distinct().collect()
+        return {row.queue: QueueNames(row.tenant, row.name) for row in rows}
+
+    # --- positions ------------------------------------------------------------------------------
+
+    def positions(self, table: str) -> Position:
+        """The next frame of each shard, as the table has it."""
+        return positions(self.lake.snapshot(table), self.cluster)
+
+    def step(self, before: Position, end: Position) -> Step:
+        moved = [shard for shard in end if before.get(shard) != end[shard]]
+        after = {self.name(shard): end[shard] for shard in moved} | {self.name("shards"): max(end, default=-1) + 1}
+        return Step({self.name(shard): before.get(shard) for shard in moved}, after)
+
+    def name(self, shard: int | str) -> str:
+        return position_name(self.cluster, shard)
 
 
-# --- whose batches ----------------------------------------------------------------------------
+def write_events(
+    part: HistoryPartition, *, source: HistoryReader, names: Names, cluster: str, table: Storage
+) -> tuple[list[File], int]:
+    """A task: the events of one part in Parquet files, and how many of them are about queues. Names that the part does
+    not contain are taken from earlier batches.
+    """
+    from batonq.pipeline.lake import parquet_files
+    from batonq.pipeline.tables.schema import TABLE as EVENTS
+
+    part.names = names | part.names
+    told: list[int] = []
+    files = list(parquet_files.write(_shaped(source.read(part), cluster, told), table, EVENTS.by))
+    return files, sum(told)
 
 
-def batch_prefix(cluster: str, query: str) -> str:
-    """The prefix of a checkpoint's batch names: different for every checkpoint."""
-    return (f"{cluster}." if cluster else "") + query[:8] + "-"
+def _shaped(batches: Iterable[pa.RecordBatch], cluster: str, told: list[int]) -> Iterator[pa.RecordBatch]:
+    """The rows in the lake's format. Appends the numbers of events about queues to `told`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
+    from batonq.pipeline.tables.queues import TELLING
 
-def query_id(checkpoint: Path) -> str:
-    """The id that Spark gave the stream when the checkpoint was created; empty for a new one."""
-    path = checkpoint / "metadata"
-    if not path.exists():
-        return ""
-    try:
-        return str(json.loads(path.read_text())["id"])
-    except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{path} cannot be read. Is {checkpoint} a checkpoint?") from None
-
-
-def check_writer(lake: Lake, checkpoint: Path, cluster: str) -> None:
-    """Raises InvalidInput if this history was loaded with another checkpoint, because it would be loaded twice."""
-    from batonq.pipeline.lake.notes import standing_for
-
-    query = query_id(checkpoint)
-    mine = batch_prefix(cluster, query) if query else ""
-    for prefix in standing_for(lake.notes("events")).prefixes():
-        found = _PREFIX.fullmatch(prefix)
-        if found and (found["cluster"] or "") == cluster and prefix != mine:
-            raise InvalidInput(
-                f"The lake {lake.path} has events that were loaded with another checkpoint than {checkpoint}; "
-                "they would be loaded twice. Use that checkpoint with --checkpoint, use another lake, or set "
-                "--cluster NAME if this is the history of another cluster."
-            )
+    telling = pa.array(TELLING)
+    for batch in batches:
+        told.append(pc.sum(pc.is_in(batch.column("event"), telling)).as_py())
+        batch = batch.append_column("source", pa.repeat(pa.scalar(cluster), batch.num_rows))
+        yield batch.append_column("date", batch.column("time").cast(pa.date32()))

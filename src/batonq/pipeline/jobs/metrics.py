@@ -11,7 +11,7 @@ HELP = "create rates, depth, ages and latencies per queue and minute (queue_minu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No options of its own."""
+    lifecycle.add_arguments(parser)
 
 
 def run(context: Context) -> Outcome:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 
 from batonq.errors import BatonError
+from batonq.pipeline.lake.frames import DAMAGED
 
 # A Baton error in Spark's text: at the end of a Python traceback, or after Spark's own words (spark/brief_errors.py).
 _OURS = re.compile(r"(?:^|: )batonq\.[\w.]+\.[A-Z]\w+: (?P<message>\S.*)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?P<message>(?:\w+\.)*\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
+# A file that Spark could not read, or did not find.
+_FILE = re.compile(r"\[(?:FAILED_READ_FILE|PATH_NOT_FOUND)[.\w]*\].*? file:/*(?P<path>/\S+?\.parquet)", re.MULTILINE)
 _SPARK_CODES = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+$")
 
 
@@ -25,6 +28,8 @@ def sentence(problem: BaseException) -> str:
     text = _all_text(problem)
     if found := _OURS.findall(text):
         return str(found[-1])
+    if found := _FILE.findall(text):
+        return f"The file {found[0]} {DAMAGED}"
     if "Traceback (most recent call last)" in text and (found := _PYTHON.findall(text)):
         return f"Spark failed: {found[-1]}"
     first = next((line for line in text.splitlines() if line.strip()), type(problem).__name__)

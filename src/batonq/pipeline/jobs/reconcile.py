@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batonq.errors import InvalidInput
@@ -61,10 +60,9 @@ def run(context: Context) -> Outcome:
     places = named_places(options.history)
     kinds = _kinds(options.kinds)
     context.progress("reading histories")
-    lakes: list[Lake] = []
     both = reduce(
         lambda one, other: one.unionByName(other),
-        (reconcile.originals(_events(context, name, url, lakes), name) for name, url in places.items()),
+        (reconcile.originals(_events(context, name, url), name) for name, url in places.items()),
     )
     keyed = _keyed(both, options.key, options.version).cache()
     found = reconcile.reconciliation(keyed, list(places), versions=bool(options.version), kinds=kinds)
@@ -105,8 +103,8 @@ def needs_bodies(key: str, version: str | None, kinds: list[str]) -> bool:
     return asked or (not version and "order" in kinds)
 
 
-def _events(context: Context, name: str, url: str, lakes: list[Lake]) -> DataFrame:
-    """The events with a payload of a history or a lake. A lake stays open in `lakes`."""
+def _events(context: Context, name: str, url: str) -> DataFrame:
+    """The events with a payload of a history or a lake."""
     from pyspark.sql import functions as f
 
     from batonq.pipeline.lake import Lake
@@ -114,8 +112,7 @@ def _events(context: Context, name: str, url: str, lakes: list[Lake]) -> DataFra
     options = context.options
     wanted = {"queues": ",".join(options.queue), "since": options.since or "", "until": options.until or ""}
     if is_lake(url):
-        lakes.append(Lake(url))
-        return _of_lake(context, name, lakes[-1])
+        return _of_lake(context, name, Lake(url))
     reader = context.spark.read.format("baton").options(
         url=url, accessKey=context.keys.access, secretKey=context.keys.secret, events="sent,carried,edited,arrived"
     )
@@ -126,7 +123,10 @@ def _events(context: Context, name: str, url: str, lakes: list[Lake]) -> DataFra
 
 
 def is_lake(url: str) -> bool:
-    return "://" not in url and (Path(url) / "events" / "_batches").is_dir()
+    """An archive in an object store is one too, unless it has the table."""
+    from batonq.pipeline.lake import Lake
+
+    return not url.startswith(("http://", "https://")) and Lake(url).has("events")
 
 
 def _of_lake(context: Context, name: str, lake: Lake) -> DataFrame:

@@ -29,7 +29,7 @@ def run(context: Context) -> Outcome:
     usage.run(context)
     context.progress("drawing")
     figures = collect(lake.read(spark, "queue_minute"), lifecycle.messages(context), lake.read(spark, "tenant_usage"))
-    page = render(figures, str(lake.path)).encode()
+    page = render(figures, lake.path).encode()
     with open(out, "wb") as file:
         file.write(page)
     return Outcome(

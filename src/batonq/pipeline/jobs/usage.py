@@ -11,7 +11,7 @@ HELP = "create operations, messages, bytes and storage per account, queue and da
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """No options of its own."""
+    lifecycle.add_arguments(parser)
 
 
 def run(context: Context) -> Outcome:

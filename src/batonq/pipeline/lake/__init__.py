@@ -1,11 +1,11 @@
-"""The lake: tables of Parquet files in a directory that driver and workers see. What a note does not name is not there.
+"""The lake: Delta tables in a directory that driver and workers see, or in an S3 bucket.
 
-notes.py        what the notes of a table say together: which batches count, which files are waste (pure)
-schemas.py      how a table's schema grows (pure)
-compaction.py   which files are rewritten together (pure)
-locks.py        one writer, and readers who keep what they read
-files.py        the notes and files of one table on disk: a commit, the cleaning
-tables.py       `Lake`: data frames in and out, by Spark
+storage.py        where a lake is: paths, URLs, and how Arrow and delta-rs open them
+parquet_files.py  Parquet files with their statistics, written by Spark's tasks
+delta.py          one table's Delta log: snapshots, commits, vacuum
+schemas.py        how a table's schema grows (pure)
+compaction.py     which files are rewritten together (pure)
+tables.py         `Lake`: data frames in and out
 """
 
 from batonq.pipeline.lake.tables import Lake

@@ -5,43 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from batonq.pipeline.lake.notes import File, Note
+from batonq.pipeline.lake.parquet_files import File
 
 FILE_BYTES = 128 << 20
 
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """Small files of one partition, to become `count` files. `notes` contain them; the other files of those notes are
-    `kept`.
-    """
+    """Small files of one partition, to become `count` files."""
 
-    partition: str
     files: tuple[File, ...]
-    notes: tuple[Note, ...]
-    kept: tuple[File, ...]
     count: int
+
+    @property
+    def day(self) -> str | None:
+        return self.files[0].day
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
 
-def groups(notes: Sequence[Note], file_bytes: int = FILE_BYTES) -> Iterator[Group]:
-    """One group per partition with at least two files under half the size; `notes` are the valid ones."""
+def groups(files: Sequence[File], file_bytes: int = FILE_BYTES) -> Iterator[Group]:
+    """One group per partition with at least two files under half the size."""
     small: dict[str, list[File]] = {}
-    for note in notes:
-        for file in note.files:
-            if file.bytes < file_bytes // 2:
-                small.setdefault(file.partition, []).append(file)
-    for partition, files in sorted(small.items()):
-        count = max(1, round(sum(file.bytes for file in files) / file_bytes))
-        if len(files) > count:
-            yield _group(partition, files, notes, count)
-
-
-def _group(partition: str, files: list[File], notes: Sequence[Note], count: int) -> Group:
-    chosen = set(files)
-    involved = tuple(note for note in notes if not chosen.isdisjoint(note.files))
-    kept = tuple(file for note in involved for file in note.files if file not in chosen)
-    return Group(partition, tuple(files), involved, kept, count)
+    for file in files:
+        if file.bytes < file_bytes // 2:
+            small.setdefault(file.day or "", []).append(file)
+    for _, found in sorted(small.items()):
+        count = max(1, round(sum(file.bytes for file in found) / file_bytes))
+        if len(found) > count:
+            yield Group(tuple(found), count)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from batonq.errors import InvalidInput, LogCorrupt, NotFound, OwnershipHeld
-from batonq.pipeline.lake import notes as noting
+from batonq.pipeline.lake import parquet_files
 from batonq.pipeline.lake.compaction import FILE_BYTES, Group, groups
-from batonq.pipeline.lake.files import TableFiles
-from batonq.pipeline.lake.notes import File, Note
+from batonq.pipeline.lake.delta import Change, DeltaLog, Snapshot, Step
+from batonq.pipeline.lake.parquet_files import File
 from batonq.pipeline.lake.schemas import grown
+from batonq.pipeline.lake.storage import Storage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 # The command that creates a table, for error messages.
@@ -30,81 +32,69 @@ MAKERS = {
     "tenant_usage": "usage",
     "violations": "audit",
 }
-OPEN_FILES_MAX = 8  # more days than that in one task are sorted
-_OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"
-_NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-_GLOB_SIGNS = frozenset("*?[]{}\\")
+GRACE_HOURS = 1  # for readers of files that are no longer in the table
+LEFTOVERS_HOURS = 24  # a file is committed sooner than that after it was written
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]{0,127}")
 
 
 class Lake:
-    """Tables in a directory that the driver and the workers can access.
-
-    Data that is read stays on disk until the lake is closed: use it with `with`, or keep it as long as its data frames
-    are in use.
-    """
+    """Delta tables in a directory that the driver and the workers can access, or at s3://bucket/prefix."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(os.path.abspath(path))
-        if _GLOB_SIGNS & set(str(self.path)):
-            raise InvalidInput(f"The path of a lake cannot contain any of {' '.join(sorted(_GLOB_SIGNS))}: {self.path}")
-        self._tables: dict[str, TableFiles] = {}
-        self._cleaned: set[str] = set()
-        self._to_clean: set[str] = set()  # readers were active, possibly this process
+        self._storage = Storage.of(path)
+
+    @property
+    def path(self) -> str:
+        return self._storage.url
 
     # --- reading --------------------------------------------------------------------------------
 
     def tables(self) -> list[str]:
-        if not self.path.is_dir():
-            return []
-        return sorted(entry.name for entry in self.path.iterdir() if entry.name[0] not in "_." and self.has(entry.name))
+        return [name for name in self._storage.folders() if _NAME.fullmatch(name) and self.has(name)]
 
     def has(self, table: str) -> bool:
-        return bool(self.notes(table))
+        return self._log(table).snapshot() is not None
 
-    def notes(self, table: str) -> list[Note]:
-        """The valid batches."""
-        files = self._files(table)
-        with files.looking():
-            return noting.live(files.notes())
-
-    def files(self, table: str) -> list[str]:
-        """The exact files of a table, for other readers. Raises NotFound."""
-        directory = self._files(table).directory
-        return [str(directory / file.path) for note in self._counting(table) for file in note.files]
-
-    def rows(self, table: str) -> int:
-        return sum(note.rows for note in self.notes(table))
-
-    def read(self, spark: SparkSession, table: str) -> DataFrame:
-        """The current table. Raises NotFound."""
-        self._files(table).hold()
-        counting = self._counting(table)
-        return self._read(spark, table, counting, [file for note in counting for file in note.files])
-
-    def read_batch(self, spark: SparkSession, table: str, note: Note) -> DataFrame:
-        """The files of one note only."""
-        self._files(table).hold()
-        return self._read(spark, table, [note], note.files)
-
-    def _counting(self, table: str) -> list[Note]:
-        found = self.notes(table)
-        if not found:
+    def snapshot(self, table: str, version: int | None = None) -> Snapshot:
+        """The table at its newest version, or the given one. Raises NotFound."""
+        found = self._log(table).snapshot(version)
+        if found is None:
             maker = f" Create it with `baton pipeline {MAKERS[table]}`." if table in MAKERS else ""
             raise NotFound(f"The lake {self.path} has no table {table}.{maker}")
         return found
 
-    def _read(self, spark: SparkSession, table: str, notes: Sequence[Note], chosen: Sequence[File]) -> DataFrame:
+    def files(self, table: str, version: int | None = None) -> list[str]:
+        """The exact files of a table, for other readers. Raises NotFound."""
+        return [f"{self.path}/{table}/{file.path}" for file in self.snapshot(table, version).files]
+
+    def rows(self, table: str) -> int:
+        return self.snapshot(table).rows
+
+    def read(
+        self, spark: SparkSession, table: str, version: int | None = None, columns: Sequence[str] | None = None
+    ) -> DataFrame:
+        """The table at its newest version, or the given one. Raises NotFound.
+
+        Name the `columns` that you need, if the lake is in S3: otherwise all of them are read.
+        """
+        snapshot = self.snapshot(table, version)
+        return self.read_files(spark, table, snapshot, snapshot.files, columns)
+
+    def read_files(
+        self,
+        spark: SparkSession,
+        table: str,
+        snapshot: Snapshot,
+        files: Sequence[File],
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
+        """The rows of these files of the table."""
         from pyspark.sql.types import StructType
 
-        from batonq.pipeline.spark.local import nothing
+        from batonq.pipeline.lake.frames import frame_of_files
 
-        files = self._files(table)
-        schema = StructType.fromJson(files.schema(max(note.schema for note in notes)))
-        if not chosen:
-            return nothing(spark, schema)
-        paths = [str(files.directory / file.path) for file in chosen]
-        frame = spark.read.schema(schema).option("basePath", str(files.directory)).parquet(*paths)
-        return frame.select(*(f"`{name}`" for name in schema.names))
+        schema = StructType([one for one in StructType.fromJson(snapshot.schema) if not columns or one.name in columns])
+        return frame_of_files(spark, self._storage.child(table), schema, snapshot.by, files)
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -113,140 +103,124 @@ class Lake:
         frame: DataFrame,
         table: str,
         *,
-        batch: str,
         by: Sequence[str] = (),
-        wait_s: float = 0.0,
-    ) -> Note:
-        """Add a batch. A batch that already exists, by itself or in its replacement, is not changed.
+        batch: str | None = None,
+        step: Step | None = None,
+    ) -> tuple[File, ...]:
+        """Add the rows of a frame. A batch whose name the table already has is not added again."""
+        if batch is not None:
+            if self.has(table) and self.snapshot(table).position(batch) is not None:
+                return ()
+            step = Step({batch: None}, {batch: 0})
+        self.prepare(table, json.loads(frame.schema.json()), by)
+        files = self._written(frame, table, by)
+        self.add(table, files, step or Step())
+        return files
 
-        Raises OwnershipHeld if another process still writes this table after `wait_s`.
+    def prepare(self, table: str, schema: dict[str, Any], by: Sequence[str]) -> Snapshot:
+        """The table, created or with more columns if this schema asks for it. Raises InvalidInput for a column that
+        would change its type.
         """
-        files = self._files(table)
-        with files.writing(wait_s=wait_s):
-            self._clean_first(files)
-            there = noting.keeper(files.notes(), noting.check_id(batch))
-            return there or self._add(files, frame, batch, by)
+        log = self._log(table)
+        snapshot = log.snapshot()
+        old = snapshot.schema if snapshot else None
+        new = grown(table, old, schema)
+        if snapshot is None:
+            return log.create(new, by)
+        if new != old:
+            snapshot = log.add_columns(snapshot, new["fields"][len(snapshot.schema["fields"]) :])
+        return snapshot
 
-    def replace(self, frame: DataFrame, table: str, *, by: Sequence[str] = (), wait_s: float = 0.0) -> Note:
+    def add(self, table: str, files: Sequence[File], step: Step) -> Snapshot:
+        """Add files that tasks wrote. Raises OwnershipHeld if the positions are not those that the step starts from,
+        because another process added the same rows.
+        """
+
+        def change(newest: Snapshot) -> Change:
+            if any(newest.position(name) != number for name, number in step.before.items()):
+                raise OwnershipHeld(
+                    f"Another process added the same rows to the table {self.path}/{table} at the same time. They were "
+                    "not added twice. Let only one of the processes run."
+                )
+            return Change(files, positions=step.after, same_rows=not files)
+
+        return self._log(table).commit(change)
+
+    def replace(
+        self, frame: DataFrame, table: str, *, by: Sequence[str] = (), positions: Mapping[str, int] | None = None
+    ) -> Snapshot:
         """Recreate a table: readers see the old content, or all of the frame. The frame may read the table."""
-        files = self._files(table)
-        with files.writing(wait_s=wait_s):
-            self._clean_first(files)
-            before = files.notes()
-            return self._add(files, frame, noting.next_id(before, "whole"), by, instead_of=before)
+        content = self.prepare(table, json.loads(frame.schema.json()), by).content
+        files = self._written(frame, table, by)
 
-    def compact(
-        self, spark: SparkSession, table: str, *, file_bytes: int = FILE_BYTES, wait_s: float = 0.0
-    ) -> Iterator[Group]:
-        """Rewrite small files of the same partition into files of about `file_bytes`, and
-        report each finished group.
+        def change(newest: Snapshot) -> Change:
+            if newest.content != content:
+                raise OwnershipHeld(
+                    f"Another process recreated the table {self.path}/{table} at the same time. Its rows were kept. "
+                    "Let only one of them run."
+                )
+            return Change(files, newest.files, positions or {})
+
+        made = self._log(table).commit(change)
+        self._log(table).vacuum(GRACE_HOURS, leftovers=False)
+        return made
+
+    def compact(self, spark: SparkSession, table: str, *, file_bytes: int = FILE_BYTES) -> Iterator[Group]:
+        """Rewrite small files of the same partition into files of about `file_bytes`, and report each finished group.
+
+        A group that another process changed meanwhile stays as it is.
         """
-        files = self._files(table)
-        self._counting(table)
-        done: set[str] = set()
-        while True:
-            with files.writing(wait_s=wait_s):
-                self._clean_first(files)
-                before = noting.live(files.notes())
-                group = next((one for one in groups(before, file_bytes) if one.partition not in done), None)
-                if group is None:
-                    self._clean(files)
-                    return
-                self._compact_group(spark, files, group)
-            done.add(group.partition)
-            yield group
+        snapshot = self.snapshot(table)
+        for group in groups(snapshot.files, file_bytes):
+            frame = self.read_files(spark, table, snapshot, group.files).coalesce(group.count)
+            files = self._written(frame, table, snapshot.by)
+            if sum(file.rows for file in files) != group.rows:
+                raise LogCorrupt(
+                    f"{self.path}/{table}: {group.rows:,} rows should have been rewritten, but the result has "
+                    f"{sum(file.rows for file in files):,}. Nothing was changed."
+                )
+            if self._swapped(table, group, files):
+                yield group
 
-    def _compact_group(self, spark: SparkSession, files: TableFiles, group: Group) -> None:
-        frame = self._read(spark, files.directory.name, group.notes, group.files).coalesce(group.count)
-        batch = noting.next_id(files.notes(), "compact")
-        by = [part.partition("=")[0] for part in group.partition.split("/") if part]
-        self._add(files, frame, batch, by, instead_of=group.notes, kept=group.kept, rows=group.rows)
+    def _swapped(self, table: str, group: Group, files: Sequence[File]) -> bool:
+        paths = {file.path for file in group.files}
 
-    def _add(
-        self,
-        files: TableFiles,
-        frame: DataFrame,
-        batch: str,
-        by: Sequence[str],
-        *,
-        instead_of: Sequence[Note] = (),
-        kept: Sequence[File] = (),
-        rows: int | None = None,
-    ) -> Note:
-        """Data, then the schema if it grew, then the note, which makes the batch valid."""
-        number, schema = self._grown(files, frame)
-        folder = files.new_folder(batch)
-        _write(frame, folder, by)
-        made = files.measured(folder)
-        if rows is not None and sum(file.rows for file in made) != rows:
-            raise LogCorrupt(
-                f"{files.directory}: {rows:,} rows should have been rewritten, but the result has "
-                f"{sum(file.rows for file in made):,}. Nothing was changed."
-            )
-        if schema is not None:
-            files.put_schema(number, schema)
-        note = Note(batch, (*kept, *made), number, noting.standing_for(instead_of))
-        files.commit(note)
-        if instead_of:
-            self._clean(files)
-        return note
+        def change(newest: Snapshot) -> Change:
+            if not paths <= {file.path for file in newest.files}:
+                raise _ChangedMeanwhile
+            return Change(files, group.files, same_rows=True)
 
-    def _grown(self, files: TableFiles, frame: DataFrame) -> tuple[int, dict[str, Any] | None]:
-        """The number of the schema to use, and the schema if it is new."""
-        number = max((note.schema for note in files.notes()), default=0)
-        old = files.schema(number) if number else None
-        new = grown(files.directory.name, old, json.loads(frame.schema.json()))
-        return (number, None) if new == old else (number + 1, new)
+        try:
+            self._log(table).commit(change)
+        except _ChangedMeanwhile:
+            return False
+        return True
 
-    def _clean_first(self, files: TableFiles) -> None:
-        """Once per table: delete leftovers of an earlier writer."""
-        if files.directory.name not in self._cleaned - self._to_clean:
-            self._clean(files)
-
-    def _clean(self, files: TableFiles) -> None:
-        if files.clean():
-            self._cleaned.add(files.directory.name)
-            self._to_clean.discard(files.directory.name)
-        else:
-            self._to_clean.add(files.directory.name)
-
-    # --- the end --------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Release the data that was read, and delete what only this process kept. Other readers leave that to the next
-        writer.
+    def vacuum(self, table: str, hours: int = GRACE_HOURS) -> int:
+        """Delete files that left the table at least so many hours ago, and leftovers of crashes after a day at the
+        earliest. Returns their number.
         """
-        for files in self._tables.values():
-            files.release()
-        for table in sorted(self._to_clean):
-            try:
-                with self._files(table).writing():
-                    self._clean(self._files(table))
-            except OwnershipHeld:
-                pass
+        log = self._log(table)
+        return log.vacuum(hours, leftovers=False) + log.vacuum(max(hours, LEFTOVERS_HOURS), leftovers=True)
 
-    def __enter__(self) -> Self:
-        return self
+    def _written(self, frame: DataFrame, table: str, by: Sequence[str]) -> tuple[File, ...]:
+        """Files with the rows of the frame, written by its tasks and not part of the table yet."""
+        task = partial(_write_task, table=self._storage.child(table), by=tuple(by))
+        return tuple(File(*row) for row in frame.mapInArrow(task, parquet_files.FILES).collect())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def storage(self, table: str) -> Storage:
+        """For tasks that write files themselves."""
+        return self._log(table).storage
 
-    def _files(self, table: str) -> TableFiles:
-        if table not in self._tables:
-            noting.check_id(table)
-            self._tables[table] = TableFiles(self.path / table)
-        return self._tables[table]
+    def _log(self, table: str) -> DeltaLog:
+        if not _NAME.fullmatch(table):
+            raise InvalidInput(f"The name of a table must consist of letters, digits and '_', not {table!r}.")
+        return DeltaLog(self._storage.child(table))
 
 
-def _write(frame: DataFrame, folder: Path, by: Sequence[str]) -> None:
-    """A task has one open file for each of a few days; Spark would first sort its rows by day."""
-    conf = frame.sparkSession.conf
-    before = conf.get(_OPEN_FILES)
-    conf.set(_OPEN_FILES, OPEN_FILES_MAX)
-    try:
-        writing = frame.write.option("compression", "zstd").option(_NO_MARKER, "false")
-        writing.partitionBy(*by).parquet(str(folder))
-    finally:
-        conf.set(_OPEN_FILES, str(before))
+class _ChangedMeanwhile(Exception):
+    """Files to be compacted are no longer in the table."""
+
+
+def _write_task(batches: Iterable[pa.RecordBatch], *, table: Storage, by: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+    yield parquet_files.as_batch(parquet_files.write(batches, table, by))

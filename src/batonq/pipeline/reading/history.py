@@ -57,6 +57,13 @@ class History(Protocol):
         """
 
 
+def last_frames(history: History) -> dict[int, int]:
+    """The number of the last frame of each shard, as the history itself knows it: a log whose end is cut off looks
+    complete otherwise.
+    """
+    return {span.shard: span.next - 1 for span in history.shards() if span.next > span.first}
+
+
 def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> History:
     """The history at `source`. Keys are for a node in the secured profile: of its own account."""
     if source.startswith(("http://", "https://")):

@@ -118,8 +118,8 @@ def check_retained(span: Range, frame: int, source: str) -> None:
         raise LogGap(
             f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were deleted "
             f"before they were read, and the first retained frame is {span.first}. Read them from the archive, if "
-            "there is one, by its URL. Otherwise they are lost; with the source's option failOnDataLoss=false a stream "
-            "continues without them."
+            "there is one, by its URL. Otherwise they are lost: ingest the current history into a new lake; a stream "
+            "continues without them with the source's option failOnDataLoss=false."
         )
 
 

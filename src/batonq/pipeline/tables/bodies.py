@@ -50,7 +50,7 @@ def with_bodies(
     `history` has the options of format("baton"), and belongs to `source`. A body is null if history no longer has it.
     """
     # Computed once: what is read from history depends on them, and then they are joined with it.
-    places = payload_places(messages.where(f.col("source") == source), events, lifecycle).localCheckpoint()
+    places = payload_places(messages.where(f.col("source") == source), events, lifecycle).cache()
     at, columns = ["source", "shard", "payload"], (*KEY, *_COLUMNS)
     if "body" in events.columns:
         known = _placed(events.where("body is not null"))

@@ -109,7 +109,7 @@ def lifecycle(events: DataFrame, queues: DataFrame) -> DataFrame:
     Rare cases (moves, purges, restarts) are computed first, so that a history without them costs nothing extra.
     """
     events = with_source(events)
-    rare = events.where(f.col("event").isin(*_RARE)).select(*_RARE_COLUMNS).localCheckpoint()
+    rare = events.where(f.col("event").isin(*_RARE)).select(*_RARE_COLUMNS).cache()
     there = {row[0]: row[1] for row in rare.groupBy("event").count().collect()}
     found = _messages(events)
     found = found.join(f.broadcast(_shards(events, rare)), ["source", "shard"], "left")

@@ -49,7 +49,7 @@ def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, smal
     """`found`, one row per message, with the columns of its line; and the payload that a moved message kept."""
     if moved is None:
         return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
-    told = members(moved if small else moved.localCheckpoint(), events, small=small)
+    told = members(moved if small else moved.cache(), events, small=small)
     told = told.withColumnsRenamed({name: f"line_{name}" for name in _INHERITED})
     return found.join(told, KEY, "left").withColumns(
         {name: f.coalesce(f.col(f"`{name}`"), f.col(f"line_{name}")) for name in _INHERITED}
@@ -183,7 +183,7 @@ def _beginnings(steps: DataFrame) -> DataFrame:
         f.lit(1).alias("depth"),
     )
     for _ in range(_ROUNDS_MAX):
-        back = _further(_further(back)).localCheckpoint()
+        back = _further(_further(back)).cache()
         ends = back.select("source", f.col("to_shard").alias("root_shard"), f.col("to_sequence").alias("root_sequence"))
         if back.join(ends, ["source", "root_shard", "root_sequence"], "left_semi").isEmpty():
             break

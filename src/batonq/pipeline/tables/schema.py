@@ -15,7 +15,7 @@ from batonq.pipeline.events.schema import COLUMNS, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 SOURCE = Column("source", "name", "Cluster of the history, as in `ingest --cluster`; empty by default.")
 
@@ -89,6 +89,12 @@ def spark_type(kind: str) -> DataType:
         "bytes": types.BinaryType(),
     }
     return made[kind]
+
+
+def spark_schema(table: Table) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(column.name, spark_type(column.kind)) for column in table.columns])
 
 
 def shaped(frame: DataFrame, table: Table) -> DataFrame:
