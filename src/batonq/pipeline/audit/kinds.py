@@ -117,7 +117,7 @@ _SHARD = {
         "the beginning of the history is missing",
     ),
     "end_missing": Kind(
-        "A history reaches as far as its source says: the checkpoint of the ingest that filled the lake or, with "
+        "A history reaches as far as its source says: the position of the ingest that filled the lake or, with "
         "`--direct`, the node, data directory or archive.",
         "the end of the history is missing",
     ),

@@ -7,7 +7,7 @@ the previous one, in parts of PART_FRAMES frames that tasks check independently:
 - Time never goes back, row by row. The owner's epoch never decreases, and a higher one begins with its `epoch` event.
 - Messages that are sent or arrive get the next sequence number, also without gaps.
 - A history begins with frame 1, or has a `base` that allows its front to be dropped.
-- A history reaches as far as something else says that it does: the checkpoint of the ingest, or a node.
+- A history reaches as far as something else says that it does: the position of the ingest, or a node.
 """
 
 from __future__ import annotations
