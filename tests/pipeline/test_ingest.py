@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +17,14 @@ from batonq.errors import InvalidInput, NotFound, OwnershipHeld
 from batonq.pipeline.events.decode import Decoder
 from batonq.pipeline.events.plain import events
 from batonq.pipeline.jobs import compact, ingest
+from batonq.pipeline.jobs.context import Context
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.lake import Lake
 from batonq.pipeline.reading.history import open_history
 from batonq.pipeline.tables.queues import TABLE as QUEUES
 from batonq.pipeline.tables.queues import TELLING, queues
 from batonq.pipeline.tables.schema import TABLE as EVENTS
-from tests.pipeline.job_support import assert_same_rows, run_job
+from tests.pipeline.job_support import assert_same_rows, options, run_job
 from tests.pipeline.support import frames_of
 from tests.pipeline.test_decode import rich
 
@@ -216,6 +218,25 @@ def test_of_two_at_once_the_second_is_refused(
         run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
     for table in ("events", "queues"):
         assert_same_rows(read(lake, table), read(filled, table))
+
+
+def test_it_follows_history_until_it_is_asked_to_stop(
+    spark: SparkSession, busy_logs: str, tmp_path: Path, filled: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = options("ingest", "--follow", "--every", "0", "--frames", FRAMES, lake=tmp_path, history=busy_logs)
+    following, asked, looks = ingest.Ingest(Context(given, spark=spark)), threading.Event(), []
+    plain = following.load_next
+
+    def noted(ranges: Any) -> bool:
+        looks.append(plain(ranges))
+        if looks[-2:] == [False, False]:
+            asked.set()
+        return looks[-1]
+
+    monkeypatch.setattr(following, "load_next", noted)
+    following.run(asked)
+    assert looks.count(True) > 2, "several batches, and it looked again when there was nothing more"
+    assert_same_rows(read(tmp_path), read(filled))
 
 
 def test_a_shard_that_history_does_not_have_any_more_is_named(spark: SparkSession, logs: Path, lake: Path) -> None:
