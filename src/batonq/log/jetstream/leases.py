@@ -142,6 +142,7 @@ class JetStreamLeases:
         self._held: dict[int, Held] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._member = -1  # revision of this node's own key; -1: it has to be looked up
+        self._announced = 0  # revision of the last announcement of this process
         self._incarnation = ""
         self._replaces = ""
 
@@ -229,24 +230,23 @@ class JetStreamLeases:
         for _ in range(EPOCH_TRIES):
             if self._member < 0:
                 value = await self._bucket.get(key)
-                await self._check_name(key, value)
+                self._check_name(value)
                 self._member = value.revision
             revision = await self._bucket.put(key, text, self._member, self._ttl_s)
             self._member = -1 if revision is None else revision
             if revision is not None:
+                self._announced = revision
                 return
         raise Unreachable(f"{self._bucket.where}: the key of node {self._node} is being written by another process")
 
-    async def _check_name(self, key: str, value: Value) -> None:
-        """Raise NameTaken if another process has announced itself. Proven by writing its key again, because a read may
-        be stale.
+    def _check_name(self, value: Value) -> None:
+        """Raise NameTaken if another process has announced itself. A read may be stale, and shows what was there before
+        this process announced itself last.
         """
-        if not value.text or not self._incarnation:
+        if not value.text or not self._incarnation or value.revision <= self._announced:
             return
         other = _parse_member(self._node, value.text)
-        if other.incarnation in ("", self._incarnation, self._replaces):
-            return
-        if await self._bucket.put(key, value.text, value.revision, self._ttl_s) is not None:
+        if other.incarnation not in ("", self._incarnation, self._replaces):
             raise NameTaken(self._node, other.address)
 
     async def withdraw(self) -> None:
