@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar, cast
 
 from batonq.errors import BatonError, Fenced, OwnershipHeld
-from batonq.log.backend import Unreachable
+from batonq.log.backend import NameTaken, Unreachable
 from batonq.log.interface import Lease, Member
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
@@ -51,6 +51,9 @@ class Hub:
         self.calls: list[str] = []
         self.around: Callable[[str, bool], Awaitable[None]] | None = None  # told of each call, before and after it
         self.kinds: list[int] = []  # that were asked for
+        self.facts: dict[str, str] = {}
+        self.expected: set[str] = set()
+        self.time_ms = 0  # by the store's clock; 0: it does not tell
 
     def store_of(self, name: str) -> Callable[[str], Awaitable[MemoryStore]]:
         async def open_store(url: str) -> MemoryStore:
@@ -114,6 +117,8 @@ class MemoryLeases:
         self._address = address
         self._ttl_s = ttl_s
         self._held: dict[int, int] = {}
+        self._incarnation = ""
+        self._replaces = ""
 
     def _until_s(self) -> float:
         return asyncio.get_running_loop().time() + self._ttl_s
@@ -165,13 +170,39 @@ class MemoryLeases:
             known = now
             await asyncio.sleep(0.02)
 
+    def incarnate(self, incarnation: str, replaces: str = "") -> None:
+        self._incarnation, self._replaces = incarnation, replaces
+
     async def announce(self, note: str) -> None:
-        self._hub.check_leases(self._node)
-        self._hub.members[self._node] = Member(self._node, self._address, note), self._until_s()
+        member = Member(self._node, self._address, note, self._incarnation)
+        for other in await self.members():
+            known = other.incarnation in ("", self._incarnation, self._replaces) or not self._incarnation
+            if other.node == self._node and not known:
+                raise NameTaken(self._node, other.address)
+        self._hub.members[self._node] = member, self._until_s()
 
     async def withdraw(self) -> None:
         self._hub.check_leases(self._node)
-        self._hub.members.pop(self._node, None)
+        member, _ = self._hub.members.get(self._node, (None, 0.0))
+        if member is not None and member.incarnation == self._incarnation:
+            del self._hub.members[self._node]
+
+    async def agree(self, name: str, text: str, replaces: Collection[str] = ()) -> str:
+        self._hub.check_leases(self._node)
+        if self._hub.facts.get(name, "") in ("", *replaces):
+            self._hub.facts[name] = text
+        return self._hub.facts[name]
+
+    async def expect(self, node: str, is_expected: bool) -> None:
+        self._hub.check_leases(self._node)
+        (self._hub.expected.add if is_expected else self._hub.expected.discard)(node)
+
+    async def expected(self) -> list[str]:
+        self._hub.check_leases(self._node)
+        return sorted(self._hub.expected)
+
+    async def store_time_ms(self) -> int:
+        return self._hub.time_ms
 
     async def members(self) -> list[Member]:
         self._hub.check_leases(self._node)

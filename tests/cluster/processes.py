@@ -97,6 +97,29 @@ class NodeProcess:
         self.process.stderr.close()
         return code
 
+    def ended(self) -> tuple[int, str]:
+        """Wait for a node that does not start, or does not stay. Its exit code, and what it said last."""
+        code = self._end()
+        return code, str(self.events[-1].get("text", "")) if self.events else ""
+
+    def readiness(self) -> tuple[int, str]:
+        """The status and text of /readyz; 0: nothing listens yet."""
+        connection = self.connection(ANSWER_S)
+        try:
+            connection.request("GET", "/readyz")
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        except OSError:
+            return 0, ""
+        finally:
+            connection.close()
+
+    def alter(self, code: str) -> None:
+        """Run Python code in its process before anything else, from its next start on."""
+        at = self._command.index("-m")
+        run = f"import sys\n{code}\nfrom batonq.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        self._command[at : at + 2] = ["-c", run]
+
     def sqs(self, answer_s: float = ANSWER_S) -> Any:
         """`answer_s` is how long an answer is waited for."""
         return boto3.client(
@@ -164,14 +187,7 @@ class Cluster:
     def wait_ready(self, node: NodeProcess) -> None:
         def ready() -> bool:
             assert node.running, node.events
-            connection = node.connection(ANSWER_S)
-            try:
-                connection.request("GET", "/readyz")
-                return connection.getresponse().status == 200
-            except OSError:
-                return False
-            finally:
-                connection.close()
+            return node.readiness()[0] == 200
 
         wait_until(ready, f"{node.name} is not ready: {node.events[-5:]}")
 

@@ -32,7 +32,9 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
     try:
         assert up.stdout is not None
         lines = [up.stdout.readline() for _ in range(3)]
-        assert lines[0] == f"n0  http://127.0.0.1:{port}\n" and "is ready" in lines[2], lines
+        shown_node = re.fullmatch(rf"n0  http://127.0.0.1:{port}  process (\d+)\n", lines[0])
+        assert shown_node is not None and "is ready" in lines[2], lines
+        assert b"n0" in Path(f"/proc/{shown_node[1]}/cmdline").read_bytes(), "it is the process to kill"
         url = f"http://127.0.0.1:{port + 1}"
         queue = sqs(f"http://127.0.0.1:{port}").create_queue(QueueName="work")["QueueUrl"]
         sqs(f"http://127.0.0.1:{port}").send_message(QueueUrl=queue, MessageBody="hello")
@@ -114,7 +116,8 @@ def test_one_that_is_killed_is_started_again(tmp_path: Path, capsys: pytest.Capt
         for sign, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(sign, handler)
     told = capsys.readouterr().out
-    assert "n1 exited with code -9; it will be restarted in 0.1 s\nn1 is being restarted\n" in told
+    again = cluster._children["n1"].pid
+    assert f"n1 exited with code -9; it will be restarted in 0.1 s\nn1 is being restarted as process {again}\n" in told
     assert [child.returncode for child in cluster._children.values()] == [-signal.SIGTERM] * 2
 
 

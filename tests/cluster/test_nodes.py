@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,6 +15,7 @@ from batonq.core.commands import Accepted
 from batonq.errors import InvalidInput, JobNotFound, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Member
 from batonq.log.layout import CATALOG_SHARD
+from batonq.node import events
 from batonq.node.cluster import balance
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.ownership import OwnershipLoop
@@ -75,7 +76,7 @@ def test_the_catalog_is_changed_by_its_owner_whoever_is_asked(tmp_path: Path) ->
     run_nodes(tmp_path, main, "a", "b")
 
 
-def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> None:
+def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         first = await nodes.owned(queue.shard)
@@ -85,7 +86,12 @@ def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> N
         waiting = asyncio.create_task(brokers.receive(second.broker, queue, 1, 0, 0, "tester"))
         await waiting
         log = keeper(first, queue.shard).follower.log
+        await asyncio.sleep(30)  # nothing is written in this simulated time
+        told: list[dict[str, Any]] = []
+        monkeypatch.setattr(events, "debug", lambda event, text, **fields: told.append({"event": event, **fields}))
         await first.ownership_loop.move(queue.shard, second.settings.node)
+        (opened,) = [each for each in told if each["event"] == "shard_opened"]
+        assert opened["outage_ms"] < 1_000, "the time without requests is no outage"
         assert keeper(first, queue.shard).follower.log is log, "it steps down with its state, and follows on"
         host = keeper(second, queue.shard).host()
         assert host.shard.epoch == 2 and host.log.frame(host.log.next - 1).words()[4] < 1_000

@@ -10,8 +10,9 @@ import pytest
 from batonq.core.commands import Accepted, Command, Sent
 from batonq.errors import BatonError, Unavailable
 from batonq.log.interface import Lease
+from batonq.node.cluster import routing
 from batonq.node.cluster.node_server import Answering, Served
-from batonq.node.cluster.peers import PREFIX, NoAnswer
+from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.cluster.routing import Routing
 from batonq.node.routing import wire
 from batonq.node.routing.submission import Done
@@ -53,6 +54,7 @@ class Cluster:
         self.lost = 0  # answers to be lost
         self.dies = False  # with the next answer that is lost: another process takes its place at once
         self.asked: list[str] = []
+        self.away = False  # it cannot be reached
 
     def owner(self, shard: int) -> Lease:
         return self.lease
@@ -65,6 +67,8 @@ class Cluster:
 
     async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
         self.asked.append(call)
+        if self.away:
+            raise NotSent(f"{address} cannot be reached")
         try:
             answer = await self.served.answering.handle(path.removeprefix(PREFIX), call, body)
         except BatonError as problem:
@@ -83,14 +87,14 @@ class Cluster:
         async def no_catalog(name: str, data: bytes) -> bytes | None:
             return None
 
-        routing = Routing(
+        way = Routing(
             owners=self,
             peers=self,
             local=lambda shard: None,
             catalog=no_catalog,
             new_call=lambda: "a-call",
         )
-        return await brokers.send_at(routing.port(SHARD), 7, [make_send("once")])
+        return await brokers.send_at(way.port(SHARD), 7, [make_send("once")])
 
 
 def test_an_answer_that_was_lost_comes_from_the_owners_memory() -> None:
@@ -113,6 +117,19 @@ def test_an_owner_that_died_and_has_its_own_lease_again_does_not_run_a_call_twic
         assert cluster.asked == ["a-call-5", "a-call-5"]
         assert await cluster.send() == [Accepted(2, "id", False)], "another call is meant for the one that is there"
         assert cluster.sent == [5, 6]
+
+    asyncio.run(main())
+
+
+def test_a_client_is_not_told_the_address_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "OWNER_WAIT_S", 0.01)
+
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.away = True
+        with pytest.raises(Unavailable, match="Node owner cannot be reached") as told:
+            await cluster.send()
+        assert "http" not in told.value.message
 
     asyncio.run(main())
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from batonq.errors import Fenced, OwnershipHeld
-from batonq.log.backend import LogStore
+from batonq.log.backend import LogStore, NameTaken
 from batonq.log.interface import Lease, Member, OwnershipLeases
 
 SHARD = 3
@@ -63,6 +64,14 @@ async def announced(
             await leases.announce(note)
             found = await members()
     assert found == wanted
+
+
+async def ann_is_taken(leases: OwnershipLeases) -> bool:
+    try:
+        await leases.announce("mine")
+    except NameTaken as taken:
+        return "node ann, at ann:9324" in taken.message
+    return False
 
 
 class Watching:
@@ -222,6 +231,64 @@ class LeaseSuite:
             await ann.withdraw()
             assert [member.node for member in await ben.members()] == ["ben"]
             assert await ben.holders() == {}, "members own nothing by that"
+
+        nodes.run(main())
+
+    def test_a_name_belongs_to_one_process_until_its_announcement_expires(self, nodes: Nodes) -> None:
+        async def main() -> None:
+            first, second = await nodes.node("ann", SHORT_S), await nodes.node("ann")
+            third = await nodes.node("ann")
+            first.incarnate("one")
+            await first.announce("first")
+            second.incarnate("two")
+            third.incarnate("three", replaces="two")
+            async with asyncio.timeout(WAIT_S):
+                while await ann_is_taken(second):  # noqa: ASYNC110 - until that of the first one has expired
+                    await asyncio.sleep(0.1)
+            with pytest.raises(NameTaken):
+                await first.announce("first")
+            await first.withdraw()
+            assert [member.incarnation for member in await second.members()] == ["two"], "that of another is not ended"
+            await third.announce("third")
+            await third.announce("again")
+            with pytest.raises(NameTaken):
+                await second.announce("second")
+            assert [member.incarnation for member in await second.members()] == ["three"]
+
+        nodes.run(main())
+
+    def test_nodes_agree_on_a_text_and_it_is_replaced_only_by_those_who_know_it(self, nodes: Nodes) -> None:
+        async def main() -> None:
+            ann, ben = await nodes.node("ann"), await nodes.node("ben")
+            told = await asyncio.gather(ann.agree("colour", "red"), ben.agree("colour", "blue"))
+            assert told[0] == told[1] and told[0] in ("red", "blue")
+            assert await ben.agree("colour", "green", ["yellow"]) == told[0]
+            assert await ben.agree("colour", "green", ["yellow", told[0]]) == "green"
+            assert await ann.agree("colour", "red") == "green"
+            assert await ann.agree("shape", "round") == "round"
+
+        nodes.run(main())
+
+    def test_nodes_are_expected_until_they_are_not(self, nodes: Nodes) -> None:
+        async def main() -> None:
+            ann, ben = await nodes.node("ann", SHORT_S), await nodes.node("ben")
+            before = {*await ben.expected()}
+            for _ in range(2):
+                await ann.expect("cid", True)
+                await ben.expect("dan", True)
+            assert {*await ben.expected()} - before == {"cid", "dan"}
+            await ben.expect("cid", False)
+            await ben.expect("nobody", False)
+            assert {*await ann.expected()} - before == {"dan"}
+
+        nodes.run(main())
+
+    def test_the_store_tells_the_time(self, nodes: Nodes) -> None:
+        async def main() -> None:
+            ann = await nodes.node("ann")
+            began_ms = time.time_ns() // 1_000_000
+            told_ms = [await ann.store_time_ms() for _ in range(2)]
+            assert began_ms - 1 <= told_ms[0] <= told_ms[1] <= time.time_ns() // 1_000_000 + 1
 
         nodes.run(main())
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from batonq.cli.actions import add_action
 from batonq.cli.connection import URL_VARIABLE, Server, add_operator_arguments, connect, resolve
-from batonq.cli.exit_codes import Unreachable
+from batonq.cli.exit_codes import DONE, PROBLEMS_FOUND, Unreachable
 from batonq.cli.output import print_json
 from batonq.errors import BatonError, InvalidInput
+from batonq.node.clock import duration
 from batonq.quantities import plural
 
 TIMEOUT_S = 60.0
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--shards", type=int, default=6, help="number of shards (default 6)")
     up.add_argument("--other-shards", default="", help="additional shards with other than three replicas: 1:2,5:2")
     status = add_action(actions, "status", "show nodes, shards, owners, epochs, and how far each replica is behind")
+    status.epilog = "The exit code is 6 if a node is missing, a shard has no owner, or a member is refused."
     status.add_argument("--json", action="store_true", help="print the full status of every node as JSON")
     drain = add_action(actions, "drain", "hand over all shards of a node, so that it can be stopped")
     drain.add_argument("node", metavar="NODE", help="name of the node")
@@ -46,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     move = add_action(actions, "move", "hand over a shard to another node")
     move.add_argument("shard", metavar="SHARD", help="number of the shard, or catalog")
     move.add_argument("--to", required=True, metavar="NODE", help="name of the new owner")
-    for action in (status, drain, move):
+    forget = add_action(actions, "forget", "no longer expect a node that will not come back")
+    forget.add_argument("node", metavar="NODE", help="name of the node, which must not be running")
+    for action in (status, drain, move, forget):
         add_operator_arguments(action)
         action.add_argument(
             "--cluster-secret-file", default="", help="file that contains the cluster secret, if there is one"
@@ -90,6 +94,10 @@ async def _ask(arguments: argparse.Namespace) -> int:
             address = _address(status, arguments.node)
             await asked.node("undrain" if arguments.undo else "drain", address)
             print(f"Node {arguments.node} {'can own shards again' if arguments.undo else 'no longer owns any shards'}.")
+            return 0
+        if arguments.action == "forget":
+            await asked.node("forget", resolve(arguments).url, arguments.node)
+            print(f"Node {arguments.node} is no longer expected.")
             return 0
         number = CATALOG_SHARD if arguments.shard == "catalog" else _number(arguments.shard)
         owner = _owner(status, arguments.shard)
@@ -194,14 +202,46 @@ async def _show(asked: Asked, first: dict[str, Any], as_json: bool) -> int:
             told[name] = await asked.node("status", address)
         except Exception as problem:
             missing.append((name, address, str(problem)))
+    dead = _dead(told, first)
+    refused = {name: why for status in told.values() for name, why in status.get("refused", {}).items()}
+    unowned = [str(each["shard"]) for each in first["shards"] if not each["owner"]]
+    code = PROBLEMS_FOUND if missing or dead or refused or unowned else DONE
     if as_json:
-        print(json.dumps({"nodes": told, "missing": [list(each) for each in missing]}, indent=2))
-        return 1 if missing else 0
+        lists = {"missing": [list(each) for each in missing], "expected": first.get("expected", [])}
+        print(json.dumps({"nodes": told, **lists, "dead_ms": dead, "refused": refused}, indent=2))
+        return code
     for line in report(told, first):
+        print(line)
+    for line in _missing(first, dead):
         print(line)
     for name, address, text in missing:
         print(f"node {name} at {address} does not answer: {text}", file=sys.stderr)
-    return 1 if missing else 0
+    for name, why in refused.items():
+        print(f"node {name} is ignored: {why}", file=sys.stderr)
+    if unowned:
+        print(f"no node owns {', '.join(unowned)}", file=sys.stderr)
+    return code
+
+
+def _dead(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> dict[str, int | None]:
+    """The nodes that should be there and are not, and for how long, in milliseconds. None: since before any node that
+    answers was started.
+    """
+    gone: dict[str, int] = {}
+    for status in told.values():
+        for name, ms in status.get("left_ms", {}).items():
+            gone[name] = max(ms, gone.get(name, 0))
+    absent = {*first.get("expected", ())} - {*first["addresses"]}
+    return {name: gone.get(name) for name in sorted(absent)}
+
+
+def _missing(first: dict[str, Any], dead: dict[str, int | None]) -> list[str]:
+    expected = len(first.get("expected", ()))
+    lines = ["", f"{expected - len(dead)} of {plural(expected, 'node')} present."] if dead else []
+    for name, ms in dead.items():
+        since = "before the other nodes were started" if ms is None else f"{duration(ms)} ago"
+        lines.append(f"{name:<12} is not running: it left {since}. If it will not return: baton cluster forget {name}")
+    return lines
 
 
 def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:

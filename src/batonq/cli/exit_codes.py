@@ -32,7 +32,7 @@ MEANINGS = {
     NOT_FOUND: "The queue, topic, message, job, key or alarm does not exist.",
     UNREACHABLE: "No Baton server answers at the URL.",
     REFUSED: "The server refused the credentials.",
-    PROBLEMS_FOUND: "A check found problems: `doctor`, `status`, or `import --dry-run`.",
+    PROBLEMS_FOUND: "A check found problems: `doctor`, `status`, `cluster status`, or `import --dry-run`.",
     INTERRUPTED: "The command was interrupted with Ctrl-C.",
 }
 

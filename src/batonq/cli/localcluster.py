@@ -64,7 +64,7 @@ class LocalCluster:
             self._start_nats()
             self._start_nodes()
             for number in range(self._nodes):
-                print(f"n{number}  http://127.0.0.1:{self._port + number}")
+                print(f"n{number}  http://127.0.0.1:{self._port + number}  process {self._children[f'n{number}'].pid}")
             print(f"The cluster is ready; its files are in {self._directory}. Ctrl-C stops it.", flush=True)
             while not self._stopping:
                 self._mend()
@@ -173,7 +173,7 @@ class LocalCluster:
             elif now_s >= self._again_at_s[name]:
                 del self._again_at_s[name]
                 self._start(name, self._commands[name])
-                print(f"{name} is being restarted", flush=True)
+                print(f"{name} is being restarted as process {self._children[name].pid}", flush=True)
 
     # --- stopping -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from ssl import SSLContext
 from typing import Any
 
 from batonq import __version__
@@ -36,8 +37,11 @@ from batonq.api.sns import SnsApp
 from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.api.ui import DashboardAccess, UiApp
 from batonq.cli import serve_arguments, tls
+from batonq.cli.starting import StartingDoor
 from batonq.errors import InvalidInput
+from batonq.log.cancellation import end
 from batonq.node import events
+from batonq.node.cluster.admission import CLOCK_OFF_MAX_MS
 from batonq.node.cluster.node import ClusterNode, read_secret
 from batonq.node.cluster.peers import PREFIX, SIGNATURE_HEADER
 from batonq.node.monitoring import metrics
@@ -51,6 +55,7 @@ from batonq.node.settings import Settings
 CALL_BYTES_MAX = 8 * 1024 * 1024  # of a request between nodes; the APIs have their own limits
 # Collect young objects less often than by default: a request creates few cycles, and none that live long.
 GC_THRESHOLDS = (20_000, 20, 50)
+STOP_STARTING_S = 10.0  # after which a start is cancelled once more
 
 
 add_arguments = serve_arguments.add_arguments
@@ -98,19 +103,33 @@ async def serve(settings: Settings) -> int:
     created = is_new(settings)
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
-    node = ClusterNode(settings) if settings.advertise else Node(settings)
+    ssl = served.context if served else None
+    node: Node
+    door: StartingDoor | None = None
     try:
-        await node.start()
+        if settings.advertise:
+            node = ClusterNode(settings, clock_off_max_ms=CLOCK_OFF_MAX_MS)
+            node.on_name_taken = stop.set
+            door = StartingDoor(node, limits_for(node), gate_of(settings, limits_for(node)))
+            await start_listening(settings, door.server, listening, ssl)
+            if not await start_unless_stopped(node, stop):
+                await door.server.stop(0)
+                events.info("stopped", "Stopped before the start was complete")
+                return 0
+            server = compose(node, door)
+        else:
+            node = Node(settings)
+            await node.start()
     except BaseException:
+        if door is not None:
+            await door.server.stop(0)
         for each in listening:
             each.close()
         raise
     try:
-        server = compose(node)
-        try:
-            await server.start_on(listening, ssl=served.context if served else None)
-        except OSError as problem:
-            raise cannot_listen(settings, problem) from None
+        if not isinstance(node, ClusterNode):
+            server = compose(node)
+            await start_listening(settings, server, listening, ssl)
         url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
         tell_serving(settings, url, created, shards=len(node.shards))
@@ -120,7 +139,7 @@ async def serve(settings: Settings) -> int:
             await stop.wait()
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(sign)  # a second signal ends the process at once
-        if isinstance(node, ClusterNode):
+        if isinstance(node, ClusterNode) and node.name_taken is None:
             events.info("handing_over", "Handing over shards to the other nodes")
             await node.hand_over()
         events.info("stopping", "Stopping: new requests are refused, requests in progress are finished")
@@ -129,8 +148,37 @@ async def serve(settings: Settings) -> int:
         await server.stop(settings.drain_s)
     finally:
         await node.stop()
+    if isinstance(node, ClusterNode) and node.name_taken is not None:
+        raise node.name_taken
     events.info("stopped", "Stopped cleanly")
     return 0
+
+
+async def start_listening(
+    settings: Settings, server: HttpServer, listening: list[socket.socket], ssl: SSLContext | None
+) -> None:
+    try:
+        await server.start_on(listening, ssl=ssl)
+    except OSError as problem:
+        raise cannot_listen(settings, problem) from None
+
+
+async def start_unless_stopped(node: Node, stop: asyncio.Event) -> bool:
+    """Start a node. Returns False if it was told to stop before it had started."""
+    loop = asyncio.get_running_loop()
+    starting, stopping = loop.create_task(node.start()), loop.create_task(stop.wait())
+    try:
+        await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            events.info("stopping", "Stopping although the start is not complete")
+            return False
+        starting.result()
+        return True
+    finally:
+        await end(stopping)
+        while not starting.done():  # a start that is cancelled closes what it has opened
+            starting.cancel()
+            await asyncio.wait((starting,), timeout=STOP_STARTING_S)
 
 
 def tell_serving(settings: Settings, url: str, created: bool, **fields: int) -> None:
@@ -171,8 +219,8 @@ def address(scheme: str, host: str, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def compose(node: Node) -> HttpServer:
-    """The APIs of a node: SQS, REST under /v1, and the node's own pages."""
+def compose(node: Node, door: StartingDoor | None = None) -> HttpServer:
+    """The APIs of a node: SQS, REST under /v1, and the node's own pages. `door` is where it listens already."""
     settings = node.settings
     sqs = SqsApp(node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.time_s)
     rest = RestApp(node.broker, wall=node.time_s)
@@ -183,18 +231,19 @@ def compose(node: Node) -> HttpServer:
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)
     direct = direct_under("/v1", rest.begin, sqs.begin)
-    limits = limits_of(settings)
+    limits = limits_for(node)
     if isinstance(node, ClusterNode):
-        internal = InternalApp(node.answering, node.secret)
+        internal = door.internal if door is not None else InternalApp(node.answering, node.secret)
         router.mount_under(PREFIX.rstrip("/"), internal.handle)
         direct = direct_under(PREFIX.rstrip("/"), internal.begin, direct)
-        limits = replace(limits, body_bytes_max=CALL_BYTES_MAX)
     elif isinstance(node, ProcessNode):
         mount_status(router, node)
     access = DashboardAccess(node.broker)
     # `wall` is the clock of messages, which a development server can advance: pages say how long ago something was.
     ui = UiApp(rest, access, read_only=settings.read_only, wall=lambda: node.broker.now_ms() / 1000)
-    server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits, ui.has_session))
+    gate = gate_of(settings, limits, ui.has_session)
+    server = HttpServer(router.resolve, limits, direct, gate) if door is None else door.server
+    server.resolve, server.direct, server.gate = router.resolve, direct, gate
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
     server.prepare = ui.load_soon
@@ -211,6 +260,11 @@ def body_bytes_max(settings: Settings) -> int:
     """The maximum size of a request: a body grows at most threefold on the wire."""
     usual = HttpLimits().body_bytes_max
     return max(usual, 3 * settings.payload_bytes_max) if settings.payload_store else usual
+
+
+def limits_for(node: Node) -> HttpLimits:
+    limits = limits_of(node.settings)
+    return replace(limits, body_bytes_max=CALL_BYTES_MAX) if isinstance(node, ClusterNode) else limits
 
 
 def limits_of(settings: Settings) -> HttpLimits:

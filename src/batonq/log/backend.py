@@ -21,6 +21,16 @@ class Unreachable(Unavailable):
     """
 
 
+class NameTaken(LogError):
+    """Another process has the name of this node."""
+
+    def __init__(self, node: str, address: str) -> None:
+        super().__init__(
+            f"Another process is running as node {node}, at {address}. Give this node another --node, or stop the "
+            "other process first."
+        )
+
+
 class Leaderless(Unreachable):
     """The store reports that it has no leader for the log, so it accepts nothing from anyone."""
 

@@ -7,7 +7,7 @@ All methods are called from one thread, the loop's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -187,19 +187,43 @@ class Member(NamedTuple):
     node: str
     address: str
     note: str
+    incarnation: str = ""  # of the process that has this name; empty: an older release, which has none
 
 
 class OwnershipLeases(Ownership, Protocol):
     """Ownership among nodes: it expires unless it is renewed. So does membership."""
 
+    def incarnate(self, incarnation: str, replaces: str = "") -> None:
+        """Announce this node as this process from now on. `replaces` is the incarnation of an earlier process of the
+        same name, which has ended.
+        """
+
     async def announce(self, note: str) -> None:
-        """Report that this node is alive, for another term. Raises Unavailable."""
+        """Report that this node is alive, for another term. Raises NameTaken if another process has this node's name;
+        Unavailable.
+        """
 
     async def withdraw(self) -> None:
         """End this node's membership; no error if it is not a member."""
 
     async def members(self) -> list[Member]:
         """The live nodes, by name."""
+
+    async def agree(self, name: str, text: str, replaces: Collection[str] = ()) -> str:
+        """Store a text for good under a name, unless another text is stored that is not one of `replaces`. Returns the
+        stored text. Raises Unavailable.
+        """
+
+    async def expect(self, node: str, is_expected: bool) -> None:
+        """Record that a node is one of the cluster's nodes, also while it is not running; or that it no longer is.
+        Raises Unavailable.
+        """
+
+    async def expected(self) -> list[str]:
+        """The names of the cluster's nodes, whether they run or not. Raises Unavailable."""
+
+    async def store_time_ms(self) -> int:
+        """The time of day by the store's clock; 0: the store does not tell. Raises Unavailable."""
 
     async def renew(self, shard: int) -> None:
         """Hold the lease for another term, also if it expired and no other node has taken it. Raises Fenced if another

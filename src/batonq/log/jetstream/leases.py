@@ -3,6 +3,9 @@
     node.<name>     a live node, with its URL and a note; it also expires
     epoch.<shard>   the last epoch, increased under the key's revision, so that no two owners get the same
     owner.<shard>   the owner; the server removes the key unless it is written again in time, and leaves a marker
+    expected.<name> a node of the cluster, whether it runs or not
+    fact.<name>     what all nodes agree on, such as the proof of the cluster's secret
+    time.<name>     written by a starting node, which reads the server's time from it
 
 A KV bucket is a stream and is used as one here: a marker has a revision, on which the next owner's write depends.
 """
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Collection
 from math import ceil
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -19,7 +22,7 @@ from nats.js.api import ConsumerConfig, DeliverPolicy, Header
 from nats.js.errors import APIError
 
 from batonq.errors import Fenced, LogCorrupt, OwnershipHeld
-from batonq.log.backend import Unreachable
+from batonq.log.backend import NameTaken, Unreachable
 from batonq.log.interface import Lease, Member
 from batonq.log.jetstream.connections import Line
 from batonq.log.jetstream.requests import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
@@ -35,6 +38,7 @@ class Value(NamedTuple):
 
     text: str
     revision: int
+    stored_ms: int = 0  # when it was written, by the server's clock; 0: unknown
 
 
 NOTHING = Value("", 0)
@@ -85,7 +89,8 @@ class Bucket:
             if refused.err_code == NO_MESSAGE:
                 return NOTHING
             raise self._unsettled(refused) from None
-        return Value((message.data or b"").decode(), message.seq or 0)
+        stored_ms = int(message.time.timestamp() * 1000) if message.time is not None else 0
+        return Value((message.data or b"").decode(), message.seq or 0, stored_ms)
 
     async def put(self, key: str, text: str, revision: int, ttl_s: int = 0) -> int | None:
         headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(revision)}
@@ -137,6 +142,9 @@ class JetStreamLeases:
         self._held: dict[int, Held] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._member = -1  # revision of this node's own key; -1: it has to be looked up
+        self._announced = 0  # revision of the last announcement of this process
+        self._incarnation = ""
+        self._replaces = ""
 
     async def acquire(self, shard: int, above: int = 0) -> int:
         async with self._at(shard):
@@ -213,17 +221,33 @@ class JetStreamLeases:
         """One operation at a time per shard: each depends on the revision that the previous one left."""
         return self._locks.setdefault(shard, asyncio.Lock())
 
+    def incarnate(self, incarnation: str, replaces: str = "") -> None:
+        self._incarnation, self._replaces = incarnation, replaces
+
     async def announce(self, note: str) -> None:
         key = f"node.{self._node}"
-        text = json.dumps({"address": self._address, "note": note})
+        text = json.dumps({"address": self._address, "note": note, "incarnation": self._incarnation})
         for _ in range(EPOCH_TRIES):
             if self._member < 0:
-                self._member = (await self._bucket.get(key)).revision
+                value = await self._bucket.get(key)
+                self._check_name(value)
+                self._member = value.revision
             revision = await self._bucket.put(key, text, self._member, self._ttl_s)
             self._member = -1 if revision is None else revision
             if revision is not None:
+                self._announced = revision
                 return
-        raise Unreachable(f"{self._bucket.where}: another node has the same name, {self._node}. Use another --node.")
+        raise Unreachable(f"{self._bucket.where}: the key of node {self._node} is being written by another process")
+
+    def _check_name(self, value: Value) -> None:
+        """Raise NameTaken if another process has announced itself. A read may be stale, and shows what was there before
+        this process announced itself last.
+        """
+        if not value.text or not self._incarnation or value.revision <= self._announced:
+            return
+        other = _parse_member(self._node, value.text)
+        if other.incarnation not in ("", self._incarnation, self._replaces):
+            raise NameTaken(self._node, other.address)
 
     async def withdraw(self) -> None:
         if self._member > 0:
@@ -240,6 +264,44 @@ class JetStreamLeases:
             if text:
                 members[name] = _parse_member(name, text)
         return sorted(members.values())
+
+    async def agree(self, name: str, text: str, replaces: Collection[str] = ()) -> str:
+        key = f"fact.{name}"
+        for _ in range(EPOCH_TRIES):
+            value = await self._bucket.get(key)
+            if value.text == text:
+                return text
+            settled = text if not value.text or value.text in replaces else value.text
+            # Also when nothing changes: a read may be stale.
+            if await self._bucket.put(key, settled, value.revision) is not None:
+                return settled
+        raise Unreachable(f"{self._bucket.where}: {key} is being written by other nodes")
+
+    async def expect(self, node: str, is_expected: bool) -> None:
+        key, text = f"expected.{node}", node if is_expected else ""
+        for _ in range(EPOCH_TRIES):
+            value = await self._bucket.get(key)
+            if value.text == text or await self._bucket.put(key, text, value.revision) is not None:
+                return
+        raise Unreachable(f"{self._bucket.where}: {key} is being written by other nodes")
+
+    async def expected(self) -> list[str]:
+        found: dict[str, str] = {}
+        async for told in self._bucket.read("expected.*"):
+            if told is None:
+                break
+            found[told[0]] = told[1]
+        return sorted(name for name, text in found.items() if text)
+
+    async def store_time_ms(self) -> int:
+        key = f"time.{self._node}"
+        for _ in range(EPOCH_TRIES):
+            value = await self._bucket.get(key)
+            written = await self._bucket.put(key, "now", value.revision, self._ttl_s)
+            value = await self._bucket.get(key)
+            if written is not None and value.revision >= written:
+                return value.stored_ms
+        return 0
 
     def held(self) -> list[int]:
         return list(self._held)
@@ -276,7 +338,7 @@ class JetStreamLeases:
 def _parse_member(name: str, text: str) -> Member:
     try:
         told = json.loads(text)
-        return Member(name, str(told["address"]), str(told["note"]))
+        return Member(name, str(told["address"]), str(told["note"]), str(told.get("incarnation", "")))
     except (ValueError, KeyError, TypeError):
         raise LogCorrupt(f"the status of node {name} cannot be read: {text!r}") from None
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 
 from batonq.errors import Fenced, OwnershipHeld
+from batonq.log.backend import NameTaken
 from batonq.log.interface import Lease, Member
 from batonq.log.postgres import schema
 from batonq.log.postgres.connection import Line, wait_for_event
@@ -32,6 +33,8 @@ class PostgresLeases:
         self._changed = changed
         self._poll_s = poll_s
         self._epochs: dict[int, int] = {}
+        self._incarnation = ""
+        self._replaces = ""
 
     async def acquire(self, shard: int, above: int = 0) -> int:
         values = {"shard": shard, "above": above, "node": self._node, "address": self._address, "ttl": self._ttl_s}
@@ -54,12 +57,31 @@ class PostgresLeases:
         if epoch is not None:
             await self._line.run(schema.RELEASE, {"shard": shard, "node": self._node, "epoch": epoch})
 
+    def incarnate(self, incarnation: str, replaces: str = "") -> None:
+        self._incarnation, self._replaces = incarnation, replaces
+
     async def announce(self, note: str) -> None:
         values = {"node": self._node, "address": self._address, "note": note, "ttl": self._ttl_s}
-        await self._line.run(schema.MEMBER, values)
+        values |= {"incarnation": self._incarnation, "replaces": self._replaces}
+        if not await self._line.run(schema.MEMBER, values):
+            rows = await self._line.run(schema.MEMBER_ADDRESS, (self._node,))
+            raise NameTaken(self._node, str(rows[0][0]) if rows else "an unknown address")
 
     async def withdraw(self) -> None:
-        await self._line.run(schema.NO_MEMBER, (self._node,))
+        await self._line.run(schema.NO_MEMBER, (self._node, self._incarnation))
+
+    async def agree(self, name: str, text: str, replaces: Collection[str] = ()) -> str:
+        values = {"name": name, "value": text, "replaces": list(replaces)}
+        return str((await self._line.run(schema.AGREE, values))[0][0])
+
+    async def expect(self, node: str, is_expected: bool) -> None:
+        await self._line.run(schema.EXPECT if is_expected else schema.NOT_EXPECTED, (node,))
+
+    async def expected(self) -> list[str]:
+        return [str(row[0]) for row in await self._line.run(schema.EXPECTED)]
+
+    async def store_time_ms(self) -> int:
+        return int((await self._line.run(schema.TIME))[0][0])
 
     async def members(self) -> list[Member]:
         return [Member(*row) for row in await self._line.run(schema.MEMBERS)]

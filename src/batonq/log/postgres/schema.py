@@ -43,6 +43,11 @@ CREATE = (
         address text NOT NULL,
         note text NOT NULL,
         until timestamptz NOT NULL)""",
+    "ALTER TABLE members ADD COLUMN IF NOT EXISTS incarnation text NOT NULL DEFAULT ''",
+    """CREATE TABLE IF NOT EXISTS facts (
+        name text PRIMARY KEY,
+        value text NOT NULL)""",
+    "CREATE TABLE IF NOT EXISTS expected (node text PRIMARY KEY)",
 )
 ABOUT = "SELECT version, cluster FROM about"
 SET_ABOUT = "INSERT INTO about (version, cluster) VALUES (%s, %s) ON CONFLICT DO NOTHING"
@@ -96,8 +101,25 @@ OWNERS = """
     WHERE node <> '' AND until >= clock_timestamp()"""
 OWNER = "SELECT node, address FROM owners WHERE shard = %s"
 
+# The row of another process with the same name is not changed while it is alive.
 MEMBER = """
-    INSERT INTO members VALUES (%(node)s, %(address)s, %(note)s, clock_timestamp() + make_interval(secs => %(ttl)s))
-    ON CONFLICT (node) DO UPDATE SET address = excluded.address, note = excluded.note, until = excluded.until"""
-NO_MEMBER = "DELETE FROM members WHERE node = %s"
-MEMBERS = "SELECT node, address, note FROM members WHERE until >= clock_timestamp() ORDER BY node"
+    INSERT INTO members AS member (node, address, note, until, incarnation)
+    VALUES (%(node)s, %(address)s, %(note)s, clock_timestamp() + make_interval(secs => %(ttl)s), %(incarnation)s)
+    ON CONFLICT (node) DO UPDATE SET
+        address = excluded.address, note = excluded.note, until = excluded.until, incarnation = excluded.incarnation
+    WHERE member.until < clock_timestamp() OR member.incarnation IN ('', excluded.incarnation, %(replaces)s)
+        OR excluded.incarnation = ''
+    RETURNING node"""
+NO_MEMBER = "DELETE FROM members WHERE node = %s AND incarnation = %s"
+MEMBERS = "SELECT node, address, note, incarnation FROM members WHERE until >= clock_timestamp() ORDER BY node"
+MEMBER_ADDRESS = "SELECT address FROM members WHERE node = %s"
+
+AGREE = """
+    INSERT INTO facts AS fact (name, value) VALUES (%(name)s, %(value)s)
+    ON CONFLICT (name) DO UPDATE SET
+        value = CASE WHEN fact.value = ANY(%(replaces)s::text[]) THEN excluded.value ELSE fact.value END
+    RETURNING value"""
+EXPECT = "INSERT INTO expected (node) VALUES (%s) ON CONFLICT DO NOTHING"
+NOT_EXPECTED = "DELETE FROM expected WHERE node = %s"
+EXPECTED = "SELECT node FROM expected ORDER BY node"
+TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"

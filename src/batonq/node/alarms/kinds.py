@@ -276,6 +276,14 @@ _ROWS = (
         about="node",
     ),
     AlarmKind(
+        "member-refused",
+        CRITICAL,
+        "A node has announced itself that has another cluster secret, belongs to another cluster, or cannot read the "
+        "log format in use. The other nodes ignore it.",
+        "Stop the node that is named. Correct its --cluster-secret-file or --log-url, or upgrade it.",
+        about="node",
+    ),
+    AlarmKind(
         "clock-off",
         CRITICAL,
         "The node's clock differs from the other nodes' clocks, so the node takes no shards.",

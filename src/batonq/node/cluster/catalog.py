@@ -88,6 +88,8 @@ class SharedCatalog(CatalogHost):
         self._seen: Catalog | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._heard_s = self._loop.time()
+        self._was_heard = False  # since the start
+        self._silence = "No node owns the catalog right now."  # why the owner was not heard last time
 
     def replica(self) -> Catalog | None:
         """The replica folded so far of a catalog that another node or process hosts."""
@@ -155,21 +157,29 @@ class SharedCatalog(CatalogHost):
     async def _owner_version(self) -> int:
         version = _version.decode(await self._ask("version", b"", int(REFRESH_S * 1000)))
         self._heard_s = self._loop.time()
+        self._was_heard = True
         return version
 
     async def hear(self) -> None:
         """Ask the owner for its version, to confirm that this node is not cut off."""
         if self.owned:
             self._heard_s = self._loop.time()
+            self._was_heard = True
             return
         try:
             await self._owner_version()
-        except BatonError:
-            return  # `check_heard` reports it if it lasts
+        except BatonError as problem:  # `check_heard` reports it if it lasts
+            self._silence = problem.message
 
     def check_heard(self) -> None:
         if not self.owned and self._loop.time() - self._heard_s > CUT_OFF_S:
             raise Unavailable("This node cannot reach the catalog, so it cannot check permissions. Retry.")
+
+    def unheard(self) -> str:
+        """Why the catalog's owner has not been heard for too long, or never since the start; empty: it has been."""
+        if self.owned or (self._was_heard and self._loop.time() - self._heard_s <= CUT_OFF_S):
+            return ""
+        return f"this node cannot reach the owner of the catalog: {self._silence}"
 
     # --- commands -----------------------------------------------------------------------------------
 

@@ -179,10 +179,13 @@ class Follower:
         self._set(KeeperState.SERVING, "")
 
     def _own(self, machine: Machine, log: MirroredLog, epoch: int, released_ms: int) -> int:
+        """Returns how long the log had no owner: since its last frame, or since the previous owner stepped down."""
         grace_ms = int(self._settings.grace_max_s * 1000)
-        if released_ms:
-            grace_ms = min(grace_ms, max(0, self._clock.now_ms() - released_ms))
-        return take_ownership(machine, log, epoch, self._clock, grace_ms, self._settings.dev)
+        if not released_ms:
+            return take_ownership(machine, log, epoch, self._clock, grace_ms, self._settings.dev)
+        since_ms = max(0, self._clock.now_ms() - released_ms)
+        grace_ms = min(grace_ms, since_ms)
+        return min(since_ms, take_ownership(machine, log, epoch, self._clock, grace_ms, self._settings.dev))
 
     # --- giving up ownership --------------------------------------------------------------------
 

@@ -8,15 +8,16 @@ never early. So of the last times that a node published, the one that makes its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
-from batonq.errors import BatonError
+from batonq.errors import BatonError, InvalidInput, NotFound
 from batonq.log.interface import Member, OwnershipLeases
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
 from batonq.node.cluster import balance
+from batonq.node.cluster.admission import Credentials
 
 HEARD_MAX = 8  # times of one node that are remembered
 GONE_MAX = 64  # nodes that are remembered after they left
@@ -50,19 +51,31 @@ class Members:
         wall_ms: Callable[[], int],
         steady_ms: Callable[[], int],
         term_s: float,
+        address: str = "",
+        credentials: Credentials | None = None,
+        format_in_use: Callable[[], int] = lambda: PLAIN_VERSION,
     ) -> None:
+        """`credentials` are None where nodes prove nothing to each other. `format_in_use` is the newest version of the
+        log format in the logs.
+        """
         self.known: dict[str, Known] = {}
+        self.refused: dict[str, str] = {}  # members that are ignored, and why
+        self.expected: list[str] = []  # the cluster's nodes, whether they run or not, as last read
         self._node = node
         self._leases = leases
         self._alarms = alarms
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._off_max_ms = balance.CLOCK_OFF_MAX_MS + term_s * 1000
+        self._address = address
+        self._credentials = credentials
+        self._format_in_use = format_in_use
         self._notes: dict[str, str] = {}  # the last note per node
         self._gone: dict[str, int] = {}  # nodes that left without being drained, and when by the monotonic clock
+        self._left: dict[str, int] = {}  # nodes that left, drained or not
 
     async def announce(self, weights: Mapping[int, float], draining: bool, in_trouble: bool = False) -> None:
-        """Publish this node's note. Raises Unavailable."""
+        """Publish this node's note. Raises NameTaken if another process has this node's name; Unavailable."""
         told = {str(shard): round(weight, 3) for shard, weight in weights.items()}
         note = {
             "clock_ms": self._wall_ms(),
@@ -71,12 +84,15 @@ class Members:
             "in_trouble": in_trouble,
             "format": FORMAT_VERSION,
         }
+        if self._credentials is not None:
+            note["proof"] = self._credentials.prove(self._node, self._address)
         await self._leases.announce(json.dumps(note))
 
     async def look(self) -> None:
-        """Read which nodes are alive now. If that fails, the state last heard stays."""
+        """Read which nodes are alive now, and which should be. If that fails, the state last heard stays."""
         try:
             await self.hear()
+            self.expected = await self._leases.expected()
         except BatonError as problem:
             events.info("members_unknown", f"The list of live nodes cannot be read: {problem.message}")
 
@@ -85,7 +101,10 @@ class Members:
         members = await self._leases.members()
         steady_ms = self._steady_ms()
         known: dict[str, Known] = {}
+        self._refuse(members)
         for member in members:
+            if member.node in self.refused:
+                continue
             before = self.known.get(member.node)
             if before is not None and self._notes.get(member.node) == member.note:
                 known[member.node] = before._replace(member=member)
@@ -108,10 +127,42 @@ class Members:
         self._note_gone({member.node for member in members}, steady_ms)
         self.known = known
 
+    def _refuse(self, members: Sequence[Member]) -> None:
+        """Ignore members that cannot be nodes of this cluster, and report each with an alarm."""
+        refused = {member.node: why for member in members if (why := self._refusal(member))}
+        for name in self.refused.keys() - refused.keys():
+            self._alarms.clear("member-refused", name)
+        for member in members:
+            if member.node in refused:
+                text = f"Node {member.node} at {member.address} is ignored: {refused[member.node]}"
+                self._alarms.put("member-refused", text, of=member.node)
+        self.refused = refused
+
+    def _refusal(self, member: Member) -> str:
+        """Why a member is ignored; empty: it is not."""
+        try:
+            told = json.loads(member.note)
+            proof, format = told.get("proof"), int(told.get("format", PLAIN_VERSION))
+        except (ValueError, TypeError, AttributeError):
+            return ""  # reported as unreadable
+        credentials = self._credentials
+        # Older releases prove nothing. They announce no incarnation either.
+        proves = credentials is None or (proof is None and not member.incarnation)
+        if credentials is not None and not proves and not credentials.accepts(member, str(proof)):
+            return "its cluster secret differs, or it belongs to another cluster. Stop it, and correct its settings."
+        in_use = self._format_in_use()
+        if format < in_use:
+            return f"it reads log format {format} and the logs have format {in_use}. Stop it, and upgrade it."
+        return ""
+
     def _note_gone(self, alive: set[str], steady_ms: int) -> None:
         for name, before in self.known.items():
             if name not in alive and not before.draining and len(self._gone) < GONE_MAX:
                 self._gone[name] = steady_ms
+            if name not in alive and len(self._left) < GONE_MAX:
+                self._left[name] = steady_ms
+        for name in self._left.keys() & alive:
+            del self._left[name]
         for name in [name for name, since_ms in self._gone.items() if name in alive or steady_ms - since_ms > GONE_MS]:
             del self._gone[name]
 
@@ -119,6 +170,24 @@ class Members:
         """The nodes that left in the last hour without being drained first, and how long ago."""
         steady_ms = self._steady_ms()
         return {name: steady_ms - since_ms for name, since_ms in self._gone.items()}
+
+    def left_ms(self) -> dict[str, int]:
+        """The nodes that this node has seen leave, drained or not, and how long ago."""
+        steady_ms = self._steady_ms()
+        return {name: steady_ms - since_ms for name, since_ms in self._left.items()}
+
+    async def forget(self, name: str) -> None:
+        """No longer expect a node, which is not running. Raises InvalidInput if it is; Unavailable."""
+        await self.hear()
+        if name in self.known:
+            raise InvalidInput(f"Node {name} is running. Drain it and stop it first.")
+        self.expected = await self._leases.expected()
+        if name not in self.expected:
+            raise NotFound(f"Node {name!r} does not exist. Nodes: {', '.join(self.expected)}.")
+        await self._leases.expect(name, False)
+        self.expected.remove(name)
+        self._gone.pop(name, None)
+        self._left.pop(name, None)
 
     async def too_old(self, format: int) -> str:
         """The nodes that cannot read this version of the log format, and what to do about it; empty: all can."""

@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -14,20 +15,26 @@ import msgspec
 from batonq.certificates import client_context
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError, InvalidInput, Unavailable
-from batonq.log.backend import LogStore
-from batonq.log.interface import Member, OwnershipLeases
+from batonq.log.backend import Backend, LogStore, NameTaken, Unreachable
+from batonq.log.cancellation import end
+from batonq.log.file_log import FileLogSettings
+from batonq.log.interface import Log, Member, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
+from batonq.log.opening import OnFrame, Start
 from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.alarms.desk import OwnershipFacts
 from batonq.node.catalog.catalog_host import Changes
+from batonq.node.cluster.admission import Admission, Credentials, Hello
 from batonq.node.cluster.catalog import ClusterCatalog
+from batonq.node.cluster.catch_up import CatchUp
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node_server import Answering
 from batonq.node.cluster.ownership import Owned, OwnershipLoop
 from batonq.node.cluster.pause_detector import Awake
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routed_node import RoutedNode
+from batonq.node.cluster.signing import split_secrets
 from batonq.node.monitoring import cluster_view, metrics
 from batonq.node.monitoring.cluster_view import Position, Told, ownership_facts
 from batonq.node.monitoring.exposition import Families, many, one
@@ -40,20 +47,40 @@ from batonq.node.shard_host.log_stores import StoreLogs
 TAKE_S = 10.0
 START_S = 60.0
 QUEUES_TOLD = 1_000
+SECRETS_MAX = 2
 SILENT_MAX_S = 86_400.0  # of a follower that has heard nothing yet
 
 
 class FollowedLogs(StoreLogs):
-    """Logs of a store that are read without owning them."""
+    """Logs of a store that are read without owning them. `catch_up` is how far they were read at the start."""
+
+    def __init__(self, data: str, **same: Any) -> None:
+        super().__init__(data, patience_s=0, **same)
+        self.catch_up = CatchUp()
+        self._starts: dict[int, int] = {}  # the first frame to read, per shard
 
     async def _lease(self, shard: int) -> None:
         pass
+
+    async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
+        self._starts[shard] = start.number if start is not None else 1
+        log = await super().open(shard, settings, start, self.catch_up.counted(shard, on_frame))
+        self.catch_up.done(shard)
+        return log
+
+    async def _backend(self, shard: int) -> Backend:
+        backend = await super()._backend(shard)
+        with suppress(Unreachable):  # then nobody knows how much there is to read
+            bounds = await backend.bounds()
+            self.catch_up.expect(shard, max(bounds.first, self._starts[shard]), bounds.next)
+        return backend
 
 
 class ClusterNode(RoutedNode):
     """Once started, the node follows every log and owns nothing yet. Other nodes reach it at `settings.advertise`."""
 
     catalog: ClusterCatalog
+    _logs: FollowedLogs
     in_cluster = True
 
     def __init__(
@@ -62,7 +89,9 @@ class ClusterNode(RoutedNode):
         world: World | None = None,
         open_store: Callable[[str], Awaitable[LogStore]] = open_store,
         peers: Asking | None = None,
+        clock_off_max_ms: int = 0,
     ) -> None:
+        """`clock_off_max_ms` is how far the clock may be off for a start, see Admission."""
         self.secret = read_secret(settings)
         trusted = client_context(settings.peer_ca) if settings.peer_ca else None
         super().__init__(settings, world, peers or Peers(self.secret, trusted))
@@ -74,14 +103,21 @@ class ClusterNode(RoutedNode):
         self._leases: OwnershipLeases
         self._owned: dict[int, Owned] = {}
         self._was_ready = False
+        self._clock_off_max_ms = clock_off_max_ms
+        self._incarnation = self.world.random_bytes(16).hex()
+        self._opened = False
+        self._unheard = ""  # why the catalog's owner is not heard, as last reported
+        self.name_taken: NameTaken | None = None  # another process has this node's name
+        self.on_name_taken: Callable[[], None] = lambda: None
 
     async def _take(self) -> None:
         settings = self.settings
         store = await self._take_mirror(self._open_store)
+        self._credentials = Credentials(self.secret, store.cluster, self._incarnation)
         self._leases = store.leases(settings.node, settings.advertise, settings.lease_s)
-        self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, patience_s=0, disk=self.world.disk)
+        self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, disk=self.world.disk)
 
-    async def _open_catalog(self) -> None:
+    def _make_ownership_loop(self) -> None:
         settings = self.settings
         self._awake = Awake(self._loop.time)
         self.ownership_loop = OwnershipLoop(
@@ -96,7 +132,11 @@ class ClusterNode(RoutedNode):
             wall_ms=self.wall_ms,
             ask_to_take=self._ask_to_take,
             on_term=self._on_term,
+            credentials=self._credentials,
+            on_name_taken=self._lose_name,
         )
+
+    async def _open_catalog(self) -> None:
         self._open_routing(self.ownership_loop)
         self.catalog = ClusterCatalog(
             self._context(),
@@ -112,9 +152,48 @@ class ClusterNode(RoutedNode):
         self._owned[CATALOG_SHARD] = self.catalog
         await self.catalog.open()
 
+    async def _join(self) -> None:
+        """Prove that this node belongs to the cluster, and announce it. Nothing was announced or leased before."""
+        admission = Admission(
+            self.settings,
+            self._credentials,
+            leases=self._leases,
+            peers=self.peers,
+            wall_ms=self.wall_ms,
+            clock_off_max_ms=self._clock_off_max_ms,
+        )
+        await admission.enter(self.ownership_loop.announce)
+
+    def hello(self) -> Hello:
+        """How this node introduces itself to others."""
+        format = self.ownership_loop.format_in_use() if self._opened else 0
+        time_ms = int(self.time_s() * 1000) if self._opened else self.wall_ms()
+        return Hello(self.settings.node, self._incarnation, self._logs.cluster, format, time_ms)
+
+    @property
+    def opened(self) -> bool:
+        """Whether other nodes may ask for more than `hello`."""
+        return self._opened
+
+    def _lose_name(self, problem: NameTaken) -> None:
+        if self.name_taken is None:
+            events.warning("name_taken", problem.message)
+            self.name_taken = problem
+            self.on_name_taken()
+
     async def _open(self) -> None:
+        self._make_ownership_loop()
+        await self._join()
+        telling = self._loop.create_task(self._logs.catch_up.tell())
+        try:
+            await self._open_logs()
+        finally:
+            await end(telling)
+
+    async def _open_logs(self) -> None:
         await self._open_catalog()
         self._compose()
+        self._opened = True
         self.metrics.asking_sources.append(self._cluster_metrics)
         self.ownership_loop.start()
         await self._open_shards()
@@ -235,8 +314,8 @@ class ClusterNode(RoutedNode):
         if self.started and count > len(self.shards):
             self._follow_new_shards(count)
 
-    async def _on_term(self) -> None:
-        """Periodic work, beside the leases."""
+    async def _on_term(self) -> bool:
+        """Periodic work, beside the leases. Returns whether the catalog's owner answers."""
         await self.catalog.hear()
         for each in self._owned.values():
             follower, number = each.follower, each.follower.number
@@ -248,6 +327,13 @@ class ClusterNode(RoutedNode):
                 self.alarms.put("log-stalled", text, of=number)
             else:
                 self.alarms.clear("log-stalled", number)
+        unheard = self.catalog.unheard()
+        if unheard and unheard != self._unheard:
+            lease = self.ownership_loop.owners.get(CATALOG_SHARD)
+            where = f" ({lease.node} at {lease.address})" if lease is not None else ""
+            events.warning("catalog_unreachable", f"This node is not ready: {unheard}{where}")
+        self._unheard = unheard
+        return not unheard
 
     async def _ask_to_take(self, member: Member, shard: int, released_ms: int) -> None:
         body = msgspec.msgpack.encode((shard, released_ms))
@@ -279,6 +365,8 @@ class ClusterNode(RoutedNode):
             await self.ownership_loop.stop()
         if hasattr(self, "_leases"):
             try:
+                if hasattr(self, "ownership_loop") and self.ownership_loop.leaves:
+                    await self._leases.expect(self.settings.node, False)
                 await self._leases.withdraw()
             except BatonError as problem:  # the lease expires without it
                 events.warning("withdraw_failed", problem.message)
@@ -308,14 +396,16 @@ class ClusterNode(RoutedNode):
 
     def not_ready(self) -> str:
         if not self.started:
-            return "starting"
+            progress = self._logs.catch_up.text() if hasattr(self, "_logs") else ""
+            return f"starting: {progress}" if progress else "starting"
         if self.stopping:
             return "stopping"
         try:
             shards = self.catalog.current().shards
-            self.catalog.check_heard()
         except Unavailable as problem:
             return problem.message
+        if unheard := self.catalog.unheard():
+            return unheard
         if self._was_ready:
             return ""  # a shard that has no owner for a moment is no reason to send clients to other nodes
         owners = self.ownership_loop.owners
@@ -347,6 +437,9 @@ class ClusterNode(RoutedNode):
             "node": self.settings.node,
             "address": self.settings.advertise,
             "draining": loop.draining,
+            "expected": loop.others.expected,
+            "left_ms": loop.others.left_ms(),
+            "refused": loop.others.refused,
             "members": [known.member.node for known in loop.members.values()],
             "addresses": {known.member.node: known.member.address for known in loop.members.values()},
             "shards": shards,
@@ -379,9 +472,15 @@ def read_secret(settings: Settings) -> bytes:
         raise InvalidInput(
             f"The cluster's secret cannot be read from {settings.cluster_secret_file}: {problem.strerror}."
         ) from None
-    if len(secret) < 16:
+    secrets = split_secrets(secret)
+    if not secrets or min(map(len, secrets)) < 16:
         raise InvalidInput(
             f"The cluster secret in {settings.cluster_secret_file} is too short: it must have at least 16 characters. "
             "Create one with: openssl rand -hex 32"
+        )
+    if len(secrets) > SECRETS_MAX:
+        raise InvalidInput(
+            f"{settings.cluster_secret_file} has {len(secrets)} lines. It may have one secret per line, and at most "
+            f"{SECRETS_MAX}: the one that signs requests first, and another one that is accepted too."
         )
     return secret

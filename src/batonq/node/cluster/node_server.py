@@ -19,6 +19,7 @@ from batonq.core.commands import Receive
 from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node import events
+from batonq.node.cluster.admission import HELLO, Hello
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.messages.received import Delivery, Received
@@ -197,6 +198,9 @@ class Served(Serving, Protocol):
 
     @property
     def ownership_loop(self) -> OwnershipLoop: ...
+    @property
+    def opened(self) -> bool: ...
+    def hello(self) -> Hello: ...
 
 
 class ShardAnswering:
@@ -430,6 +434,13 @@ class Answering(ShardAnswering):
         super().__init__(node)
         self._served = node
 
+    async def _run(self, path: str, name: str, body: bytes) -> bytes:
+        if path == f"node/{HELLO}":
+            return msgspec.msgpack.encode(self._served.hello())
+        if not self._served.opened:
+            raise NotOwner("This node is starting. Retry.")
+        return await super()._run(path, name, body)
+
     async def _own(self, what: str, body: bytes) -> bytes:
         loop = self._served.ownership_loop
         try:
@@ -441,6 +452,7 @@ class Answering(ShardAnswering):
             elif what == "move":
                 await loop.move(*_move.decode(body))
             elif what == "drain":
+                loop.leaves = True
                 await loop.hand_over()
                 if loop.serving():
                     raise Unavailable(
@@ -448,7 +460,9 @@ class Answering(ShardAnswering):
                         "ones. Retry when another node is ready."
                     )
             elif what == "undrain":
-                loop.draining = False
+                loop.draining = loop.leaves = False
+            elif what == "forget":
+                await loop.others.forget(_name.decode(body))
             elif what == "give_up":
                 self._let_go(body)
             else:

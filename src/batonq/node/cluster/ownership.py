@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
+from batonq.log.backend import NameTaken
 from batonq.log.cancellation import end
 from batonq.log.interface import Lease, Member, OwnershipLeases
 from batonq.log.layout import CATALOG_SHARD
@@ -21,6 +22,7 @@ from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
 from batonq.node.clock import Clock
 from batonq.node.cluster import balance
+from batonq.node.cluster.admission import Credentials
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
 from batonq.node.cluster.members import Known, Members
@@ -34,6 +36,8 @@ LOOK_EVERY_S = 0.05
 LONG_AGO_MS = 60_000  # a log that seems older than this may only look so, because the clock is unconfirmed and wrong
 WATCH_AGAIN_S = 0.2
 RENEW_AGAIN_S = 0.2
+LOOK_AGAIN_S = 0.2
+LOOK_MAX_S = 3.0  # with long leases, the catalog's owner is asked more often than leases are renewed
 
 
 class Owned(Protocol):
@@ -71,11 +75,14 @@ class OwnershipLoop:
         clock: Clock,
         wall_ms: Callable[[], int],
         ask_to_take: AskToTake,
-        on_term: Callable[[], Awaitable[None]],
+        on_term: Callable[[], Awaitable[bool]],
+        credentials: Credentials,
+        on_name_taken: Callable[[NameTaken], None],
     ) -> None:
         self.node = node
         self.owners: dict[int, Lease] = {}
         self.draining = False
+        self.leaves = False  # an operator drained this node: nobody misses it when it stops
         self.complete = False  # whether this node can take all existing shards
         self._leases = leases
         self._awake = awake
@@ -86,6 +93,7 @@ class OwnershipLoop:
         self._clock = clock
         self._ask_to_take = ask_to_take
         self._on_term = on_term
+        self._on_name_taken = on_name_taken
         self._loop = asyncio.get_running_loop()
         self._started_s = self._loop.time()
         self._disturbed_s = float("-inf")  # when the leases were last unreachable
@@ -104,6 +112,9 @@ class OwnershipLoop:
             wall_ms=wall_ms,
             steady_ms=lambda: int(clock.monotonic() * 1000),
             term_s=settings.lease_s / TERMS,
+            address=settings.advertise,
+            credentials=credentials,
+            format_in_use=self.format_in_use,
         )
         clock.follow(self.others.time_s)
         self.moves = Moves(clock.now_ms, lambda: self.members)
@@ -131,6 +142,11 @@ class OwnershipLoop:
 
     def owner(self, shard: int) -> Lease | None:
         return self.owners.get(shard)
+
+    def format_in_use(self) -> int:
+        """The newest version of the log format in the logs, as far as this node has read them."""
+        machines = [each.follower.machine for each in self._owned.values()]
+        return max((machine.format for machine in machines if machine is not None), default=0)
 
     def serving(self) -> list[int]:
         return [number for number, each in self._owned.items() if each.follower.state is KeeperState.SERVING]
@@ -226,10 +242,12 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                await self._announce()
+                await self.announce()
                 await self.others.hear()
                 self._alarms.clear("lease-store")
                 self._consider_moving()
+            except NameTaken as problem:
+                self._on_name_taken(problem)
             except BatonError as problem:
                 self._disturbed_s = self._loop.time()
                 self._alarms.put("lease-store", f"The leases of the cluster cannot be read: {problem.message}")
@@ -237,8 +255,8 @@ class OwnershipLoop:
 
     async def _look(self) -> None:
         while True:
-            await self._on_term()
-            await asyncio.sleep(self._settings.lease_s / TERMS)
+            is_well = await self._on_term()
+            await asyncio.sleep(min(self._settings.lease_s / TERMS, LOOK_MAX_S) if is_well else LOOK_AGAIN_S)
 
     async def _renew_one(self, shard: int) -> bool:
         """Renew a lease, and return whether that succeeded.
@@ -419,7 +437,8 @@ class OwnershipLoop:
         """Nodes that take no more shards from this one."""
         return [name for name, known in self.members.items() if known.draining or name == self.node]
 
-    async def _announce(self) -> None:
+    async def announce(self) -> None:
+        """Publish this node's note. Raises NameTaken if another process has this node's name; Unavailable."""
         away = self.draining or not self.complete or self.others.clock_is_off()
         await self.others.announce(self._my_weights(), away, self._in_trouble())
 
@@ -431,7 +450,7 @@ class OwnershipLoop:
         """Record that this node can take all existing shards, and tell the other nodes at once."""
         self.complete = True
         with suppress(BatonError):  # the note is published again soon
-            await self._announce()
+            await self.announce()
 
     async def hand_over(self) -> None:
         """Hand all shards over to other nodes, if there are any: before a stop, or for a drain."""

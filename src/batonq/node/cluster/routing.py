@@ -21,6 +21,7 @@ import msgspec
 from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
+from batonq.node import events
 from batonq.node.cluster.node_server import CANCELLED, call_name
 from batonq.node.cluster.peers import PREFIX, Asking, ClosedUnanswered, NoAnswer, NotSent
 from batonq.node.routing import wire
@@ -36,6 +37,7 @@ WATCH_S = 0.25  # how often to check whether an owner that is being asked is sti
 MOVED_S = 0.5  # a former owner may still answer for this long
 GIVE_UP_S = 2.0
 UNKNOWN = "The shard's owner did not answer. It may or may not have executed the request. Retry."
+UNREACHED = "cannot be reached right now, so the request was not executed. Retry."
 LOOK_S = 0.3  # a request that waits for an owner reads the leases this often, beside being notified
 Here = Callable[[], Awaitable[bytes | None] | None]  # the answer of this node itself, if it serves the shard by now
 
@@ -152,7 +154,9 @@ class Routing:
                     why = problem.message if asked is None else UNKNOWN
                     await self._look_again()
                 except NotSent as problem:
-                    why = problem.message if asked is None else UNKNOWN
+                    # Its address is for operators only, who find it in the log and in `baton cluster status`.
+                    events.debug("owner_unreachable", problem.message, node=lease.node)
+                    why = f"Node {lease.node} {UNREACHED}" if asked is None else UNKNOWN
                 except NoAnswer as problem:
                     why = UNKNOWN
                     again = asked is None and isinstance(problem, ClosedUnanswered)

@@ -13,6 +13,9 @@ A sender learns a receiver's life and time from a challenge: the answer to a sta
 not executed, so it is stamped again and resent. No wall clock is involved. When a call is repeated after a lost answer,
 it has the same call id and another stamp.
 
+A cluster may have several secrets while they are rotated, one per line of the file. The first one signs, and all of
+them are accepted. A challenge is signed with the secret that signed the call, which both sides know.
+
 Without a secret nothing is signed. The signature keeps strangers out and hides nothing: TLS does that.
 """
 
@@ -37,6 +40,11 @@ SENDERS_MAX = 256  # beyond this all are forgotten, and the receiver takes anoth
 RECEIVERS_MAX = 1_024  # that a sender remembers
 STAMP_BYTES_MAX = 200
 UNKNOWN = "-"  # the life of a receiver that was not asked yet
+
+
+def split_secrets(text: bytes) -> list[bytes]:
+    """The secrets in a secret file: one per line, the one that signs first."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 class _Key:
@@ -66,10 +74,10 @@ class _Receiver(NamedTuple):
 
 
 class Signer:
-    """Signs the calls of one process."""
+    """Signs the calls of one process. `secret` is the text of the secret file."""
 
     def __init__(self, secret: bytes, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
-        self._key = _Key(secret)
+        self._key = _Key(split_secrets(secret)[0])
         self._name = random_bytes(16).hex()
         self._number = 0  # of the last call to any receiver: none is used twice
         self._receivers: dict[str, _Receiver] = {}
@@ -135,10 +143,10 @@ class _Numbers:
 
 
 class Verifier:
-    """Checks the calls that this process gets."""
+    """Checks the calls that this process gets. `secret` is the text of the secret file."""
 
     def __init__(self, secret: bytes, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
-        self._key = _Key(secret)
+        self._keys = [_Key(each) for each in split_secrets(secret)]
         self._random_bytes = random_bytes
         self._life = random_bytes(16).hex()
         self._senders: dict[str, _Numbers] = {}
@@ -152,8 +160,12 @@ class Verifier:
         stamp. Raises AccessDenied.
         """
         stamped = stamp.decode("latin-1")
-        signature = self._key.sign(_call(method, path, stamped, call), body)
-        if not hmac.compare_digest(signature.encode(), given):
+        text = _call(method, path, stamped, call)
+        for key in self._keys:
+            signature = key.sign(text, body)
+            if hmac.compare_digest(signature.encode(), given):
+                break
+        else:
             raise AccessDenied(
                 "The request is not signed with the cluster secret. Set --cluster-secret-file to the same file on "
                 "every node and for the baton command."
@@ -164,22 +176,22 @@ class Verifier:
             raise AccessDenied(f"The request's {STAMP_HEADER} header cannot be read.")
         life, sender, number, at_ms = read
         if life != self._life or not now_ms - LATE_MS <= at_ms <= now_ms + EARLY_MS:
-            return self._challenged(signature, now_ms)
+            return self._challenged(key, signature, now_ms)
         numbers = self._senders.get(sender)
         if numbers is None:
             if len(self._senders) >= SENDERS_MAX:
                 self._senders.clear()
                 self._life = self._random_bytes(16).hex()
-                return self._challenged(signature, now_ms)
+                return self._challenged(key, signature, now_ms)
             numbers = self._senders[sender] = _Numbers()
         if numbers.is_before(number):
-            return self._challenged(signature, now_ms)
+            return self._challenged(key, signature, now_ms)
         if not numbers.take(number):
             raise AccessDenied("This request was received before. Replayed requests are refused.")
         return None
 
-    def _challenged(self, signature: str, now_ms: int) -> str:
-        proof = self._key.sign(_challenge(signature, self._life, now_ms), b"")
+    def _challenged(self, key: _Key, signature: str, now_ms: int) -> str:
+        proof = key.sign(_challenge(signature, self._life, now_ms), b"")
         return f"{self._life}.{now_ms}.{proof}"
 
 

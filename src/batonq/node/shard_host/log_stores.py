@@ -9,7 +9,7 @@ from typing import Protocol
 
 from batonq.errors import BatonError, InvalidInput, OwnershipHeld
 from batonq.log import layout
-from batonq.log.backend import LogStore
+from batonq.log.backend import Backend, LogStore
 from batonq.log.disk import Disk
 from batonq.log.file_log import FileLog, FileLogSettings
 from batonq.log.intake import MirrorSettings
@@ -150,7 +150,7 @@ class StoreLogs:
             before.close()
             await before.wait_closed()
         log = await MirroredLog.open(
-            await self._store.backend(shard, self.kinds.get(shard) or self.replicas),
+            await self._backend(shard),
             layout.log_directory(self._data, shard),
             cluster=self.cluster,
             settings=MirrorSettings(files=replace(settings, prewrite=False)),
@@ -162,6 +162,9 @@ class StoreLogs:
         for remark in log.remarks:
             events.warning("mirror_rebuilt", f"The mirror was rebuilt: {remark}", shard=shard)
         return log
+
+    async def _backend(self, shard: int) -> Backend:
+        return await self._store.backend(shard, self.kinds.get(shard) or self.replicas)
 
     async def _lease(self, shard: int) -> None:
         """Acquire the shard's lease. Waits for a lease that may expire soon because its node is gone."""
