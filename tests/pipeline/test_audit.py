@@ -18,7 +18,7 @@ import pytest
 from batonq.core.ids import message_id
 from batonq.core.records import State, Type
 from batonq.core.shard import lifecycle as broker
-from batonq.pipeline.audit.ends import of_checkpoint, of_history
+from batonq.pipeline.audit.ends import of_checkpoint, of_ranges
 from batonq.pipeline.audit.kinds import FAMILIES, KINDS
 from batonq.pipeline.audit.lifecycle import MOVES
 from batonq.pipeline.events.plain import events as plain_events
@@ -391,7 +391,7 @@ def test_the_checkpoint_of_an_ingest_says_how_far_the_lake_reaches(
     run_job(spark, ingest, lake=lake, history=fanned_logs)
     checkpoint = lake / "_checkpoints" / "ingest"
     ends = of_checkpoint(checkpoint)
-    assert ends == of_history(open_history(fanned_logs)) == ends_of(read(fanned_logs))
+    assert ends == of_ranges(open_history(fanned_logs).shards()) == ends_of(read(fanned_logs))
     assert of_checkpoint(tmp_path / "nothing") == {}
     last = max((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
     version, facts, offset = last.read_text().splitlines()

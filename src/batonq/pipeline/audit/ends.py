@@ -6,15 +6,13 @@ An end is the number of the last frame, by shard.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
-from batonq.pipeline.reading.history import History
-from batonq.pipeline.spark.offsets import decode
 
-
-def of_history(history: History) -> dict[int, int]:
-    """What a node, a data directory or an archive says about itself."""
-    return {span.shard: span.next - 1 for span in history.shards() if span.next > span.first}
+def of_ranges(ranges: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+    """What a node, a data directory or an archive says about itself: shard, first frame, next frame."""
+    return {shard: following - 1 for shard, first, following in ranges if following > first}
 
 
 def of_checkpoint(checkpoint: Path) -> dict[int, int]:
@@ -24,5 +22,5 @@ def of_checkpoint(checkpoint: Path) -> dict[int, int]:
     offsets = checkpoint / "offsets" / str(max(batches, default=-1))
     if not offsets.exists():
         return {}
-    position = decode(json.loads(offsets.read_text().splitlines()[-1]))
-    return {shard: following - 1 for shard, following in position.items()}
+    position = json.loads(offsets.read_text().splitlines()[-1])
+    return {int(shard): following - 1 for shard, following in position.items()}

@@ -91,13 +91,14 @@ def _straight(context: Context) -> tuple[DataFrame, DataFrame, Ends]:
     from pyspark.storagelevel import StorageLevel
 
     from batonq.pipeline.audit.audit import needed
-    from batonq.pipeline.audit.ends import of_history
+    from batonq.pipeline.audit.ends import of_ranges
     from batonq.pipeline.reading.history import open_history
     from batonq.pipeline.tables.queues import queues
 
     context.progress("reading history")
     reader = context.spark.read.format("baton").options(**context.source_options)
-    ends = of_history(open_history(context.history, access_key=context.keys.access, secret_key=context.keys.secret))
+    history = open_history(context.history, access_key=context.keys.access, secret_key=context.keys.secret)
+    ends = of_ranges(history.shards())
     events = needed(reader.load()).persist(StorageLevel.DISK_ONLY)
     return events, queues(events), lambda _: ends
 
