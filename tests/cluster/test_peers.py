@@ -61,6 +61,7 @@ class Echo(Answering):
         self.found: list[Any] = []
         self.shard = Shard()
         self.ownership_loop = None
+        self.opened = True
 
     async def give_back(self, found: Any) -> None:
         self.back += found
