@@ -29,14 +29,14 @@ FOUND_BY = {
     "forwarded-names-lost": (1, {"total-queue"}),
     "forwarded-epochs-lost": (2, {"total-queue"}),
     "gathered-commands-lost": (2, {"liveness"}),
-    "answers-not-remembered": (27, {"total-queue"}),
-    "retry-goes-home": (1014, {"total-queue"}),
+    "answers-not-remembered": (15, {"total-queue"}),
+    "retry-goes-home": (1279, {"total-queue"}),
 }
 
 # Bugs that were in the product, put back: a seed that finds each, and the checkers that do.
 MENDED = {
-    "reconnect-counts-as-not-sent": (28, {"total-queue"}),
-    "restarted-node-counts-as-not-asked": (112, {"total-queue"}),
+    "reconnect-counts-as-not-sent": (35, {"total-queue"}),
+    "restarted-node-counts-as-not-asked": (15, {"total-queue"}),
 }
 
 
