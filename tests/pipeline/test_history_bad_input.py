@@ -233,7 +233,7 @@ def test_a_dropped_front_is_an_error_that_says_what_to_do(kept: Path) -> None:
     reader = HistoryReader({"url": f"file://{kept}", "shards": "0", "start": '{"0": 7}'}, StructType())
     with no_front(kept):
         (first,) = [span.first for span in stream.ranges() if span.shard == 0]
-        told = rf"Frames 7 to {first - 1} of shard 0 are no longer in .* archive, .* failOnDataLoss=false a stream"
+        told = rf"Frames 7 to {first - 1} of shard 0 are no longer in .* archive, .* new lake; .* failOnDataLoss=false"
         for plan in (
             lambda: stream.latestOffset({"0": 7}, ReadAllAvailable()),
             lambda: stream.partitions({"0": 7}, {"0": first + 5}),

@@ -22,6 +22,7 @@ from batonq.pipeline.spark.history_source import HistoryPartition, HistoryReader
 from batonq.pipeline.spark.history_source import schema as history_schema
 from batonq.pipeline.spark.lag import history_lag
 from batonq.pipeline.spark.offsets import Part
+from tests.cluster.processes import wait_until
 from tests.pipeline.history_support import Stream, archive, batch, environment, expected, ordered
 from tests.support.server import TestServer
 
@@ -81,6 +82,10 @@ def test_a_batch_from_a_node(spark: SparkSession, node: TestServer) -> None:
 
 def test_a_shard_of_a_node_in_many_parts(node: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of queues that were deleted since are read from the batch's own frames, once per process of the tasks."""
+    node.advance(120)
+    wait_until(
+        lambda: "spare-6" not in {one.name for one in node.broker.history.queues(1)}, "it forgets a deleted queue"
+    )
     options = {"url": node.url, "framesPerPartition": "60"}
     reader = HistoryReader(options, history_schema(options))
     parts = reader.partitions()
