@@ -17,7 +17,7 @@ from batonq.pipeline.lake.compaction import groups
 from batonq.pipeline.lake.parquet_files import File
 from tests.pipeline.lake_rig import FakeFrame, Fuse, Killed, Row, burning, rows_in
 
-EXAMPLES = max(10, settings().max_examples // 6)
+EXAMPLES = max(10, settings().max_examples // 8)
 TABLE = "events"
 fuses = st.one_of(st.none(), st.integers(0, 16))
 
@@ -130,7 +130,7 @@ class LakeMachine(RuleBasedStateMachine):
 
 
 TestLake = LakeMachine.TestCase
-TestLake.settings = settings(max_examples=EXAMPLES, deadline=None)
+TestLake.settings = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 300)), max_size=20))
