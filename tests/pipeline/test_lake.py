@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 from datetime import date, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from pyarrow import parquet
 from batonq.errors import InvalidInput, LogError, NotFound, OwnershipHeld
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.lake import Lake, parquet_files, tables
-from batonq.pipeline.lake.delta import Change, DeltaLog, Snapshot
+from batonq.pipeline.lake.delta import Change, DeltaLog, Snapshot, Step
 from batonq.pipeline.lake.storage import Storage
 from tests.pipeline.lake_rig import FakeFrame, Fuse, burning, rows_in
 
@@ -80,7 +81,7 @@ def test_a_table_of_the_former_format_says_what_to_do(lake: Lake) -> None:
 def test_a_table_made_anew_may_be_made_from_itself(spark: SparkSession, lake: Lake) -> None:
     lake.write(numbers(spark, 0, 10), "t", batch="a")
     before = lake.read(spark, "t")
-    made = lake.replace(before.where("id < 3"), "t", positions={"events": 7})
+    made = lake.replace(before.where("id < 3"), "t", since=lake.content("t"), positions={"events": 7})
     assert ids(spark, lake, "t") == [0, 1, 2] and made.rows == 3 and made.position("events") == 7
     lake.write(numbers(spark, 0, 10), "t", batch="a")  # comes again, late
     assert ids(spark, lake, "t") == [0, 1, 2]
@@ -192,17 +193,17 @@ def in_between(monkeypatch: pytest.MonkeyPatch, other: Any) -> None:
     """`other` happens once, between the last look at the table and the next commit."""
     plain, todo = DeltaLog._commit, [other]
 
-    def commit(log: DeltaLog, snapshot: Snapshot, change: Change) -> None:
+    def commit(log: DeltaLog, snapshot: Snapshot, change: Change, token: str) -> None:
         if todo:
             todo.pop()()
-        plain(log, snapshot, change)
+        plain(log, snapshot, change, token)
 
     monkeypatch.setattr(DeltaLog, "_commit", commit)
 
 
 def replaced(lake: Lake, *rows: int) -> Any:
     frame: Any = FakeFrame([(row, 0) for row in rows])
-    return lambda: lake.replace(frame, "t", by=("day",))
+    return lambda: lake.replace(frame, "t", by=("day",), since=lake.content("t"))
 
 
 def compacted(lake: Lake) -> list[Any]:
@@ -382,3 +383,53 @@ def test_the_places_of_a_lake(tmp_path: Path) -> None:
     assert Lake("s3://bucket/a/b/").path == "s3://bucket/a/b" and Lake("s3://bucket").path == "s3://bucket"
     assert Lake(f"file://{tmp_path}/my%20lake").path == str(tmp_path / "my lake") == Lake(tmp_path / "my lake").path
     assert tables.LEFTOVERS_HOURS > tables.GRACE_HOURS, "a long job has time to commit what it wrote"
+
+
+def test_a_table_that_was_replaced_since_it_was_read_is_not_replaced(lake: Lake) -> None:
+    with burning(Fuse(None)):
+        replaced(lake, 1)()
+        since = lake.content("t")
+        replaced(lake, 1, 2)()
+        frame: Any = FakeFrame([(1, 0), (3, 0)])
+        with pytest.raises(OwnershipHeld, match="recreated the table"):
+            lake.replace(frame, "t", by=("day",), since=since)
+    assert [row for row, _ in rows_in(lake.files("t"))] == [1, 2]
+
+
+def test_a_commit_whose_answer_is_lost_is_done(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs then asks again, finds its own commit, and takes it for that of another process."""
+    from deltalake.exceptions import CommitFailedError
+
+    plain = DeltaLog._commit
+
+    def lost(log: DeltaLog, snapshot: Snapshot, change: Change, token: str) -> None:
+        plain(log, snapshot, change, token)
+        raise CommitFailedError("version exists")
+
+    frame: Any = FakeFrame([(1, 0)])
+    with burning(Fuse(None)):
+        filled(lake)
+        monkeypatch.setattr(DeltaLog, "_commit", lost)
+        lake.write(frame, "t", by=("day",), step=Step({"p": None}, {"p": 5}))
+    assert [row for row, _ in rows_in(lake.files("t"))] == [0, 1, 1, 2, 3] and lake.snapshot("t").position("p") == 5
+
+
+def test_many_days_need_few_open_files(tmp_path: Path) -> None:
+    days = [date(2020, 1, 1) + timedelta(days=at) for at in range(1_500)]
+    batch = pa.RecordBatch.from_pydict({"id": list(range(1_500)), "date": pa.array(days, pa.date32())})
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    try:
+        assert len(list(parquet_files.write([batch], Storage.of(tmp_path), ("date",)))) == 1_500
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_versions_and_places_that_cannot_be(lake: Lake) -> None:
+    with burning(Fuse(None)):
+        filled(lake)
+    with pytest.raises(InvalidInput, match="at least 0, not -1"):
+        lake.files("t", -1)
+    for url in ("s3://bucket/team#1/lake", "s3://bucket/a%20b"):
+        with pytest.raises(InvalidInput, match="cannot contain"):
+            Lake(url)

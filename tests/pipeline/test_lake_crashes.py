@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,9 @@ class LakeMachine(RuleBasedStateMachine):
 
     @rule(counts=st.lists(st.integers(0, 3), min_size=1, max_size=3), steps=fuses)
     def replace(self, counts: list[int], steps: int | None) -> None:
-        frame = FakeFrame(self.some_rows(counts))
-        self.attempt(steps, list(frame.rows), lambda: self.lake.replace(frame, TABLE, by=("day",)))  # type: ignore[arg-type]
+        frame, since = FakeFrame(self.some_rows(counts)), self.lake.content(TABLE)
+        replaced = partial(self.lake.replace, frame, TABLE, by=("day",), since=since)  # type: ignore[arg-type]
+        self.attempt(steps, list(frame.rows), replaced)
 
     @precondition(lambda self: self.lake.has(TABLE))
     @rule(steps=fuses)

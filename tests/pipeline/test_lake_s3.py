@@ -89,7 +89,7 @@ def test_a_writer_that_dies_at_any_step_leaves_all_or_nothing(s3: str) -> None:
         for work, then in (
             (lambda: lake.write(frame, "t", by=("day",)), sorted([*rows, at, at + 1000])),  # noqa: B023
             (lambda: list(lake.compact(None, "t")) if lake.has("t") else None, None),  # type: ignore[arg-type]
-            (lambda: lake.replace(frame, "t", by=("day",)), [at, at + 1000]),  # noqa: B023
+            (lambda: lake.replace(frame, "t", by=("day",), since=lake.content("t")), [at, at + 1000]),  # noqa: B023
         ):
             try:
                 with burning(Fuse(at)):

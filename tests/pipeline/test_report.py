@@ -13,9 +13,11 @@ from batonq.errors import InvalidInput, NotFound
 from batonq.pipeline.jobs import audit, ingest, lifecycle, report, run
 from batonq.pipeline.jobs.context import Context, Outcome
 from batonq.pipeline.lake import Lake
+from batonq.pipeline.lake.delta import Snapshot
 from batonq.pipeline.report import svg
 from batonq.pipeline.report.figures import BUCKETS_MAX, Clock, Figures, QueueLine
 from batonq.pipeline.report.page import render, sentence
+from batonq.pipeline.tables.schema import Table
 from tests.pipeline import folds
 from tests.pipeline.job_support import run_job
 
@@ -131,19 +133,20 @@ def test_from_history_to_the_page(
     """The tables are made on the way, of the events that are there; a lifecycle that is of now is not made again."""
     lake, out = tmp_path / "lake", tmp_path / "report.html"
     run_job(spark, ingest, lake=lake, history=busy_logs)
-    made: list[int] = []
-    make = lifecycle.make
+    made: list[tuple[str, int]] = []
+    make = lifecycle._make
 
-    def noted(context: Context) -> int:
-        made.append(make(context))
-        return made[-1]
+    def noted(context: Context, table: Table, *given: Any) -> Snapshot:
+        there = make(context, table, *given)
+        made.append((table.name, there.rows))
+        return there
 
-    monkeypatch.setattr(lifecycle, "make", noted)
+    monkeypatch.setattr(lifecycle, "_make", noted)
     outcome = run_job(spark, report, "--out", str(out), lake=lake)
     assert outcome.summary == {"report": str(out), "bytes": out.stat().st_size}
     fold = folds.Fold(folds.events_of(busy_logs))
     rows = list(fold.lifecycle())
-    assert made == [len(rows)]
+    assert [number for name, number in made if name == "message_lifecycle"] == [len(rows)]
     page = out.read_text()
     assert f"{len(rows):,} messages in " in page and f"{sum(row['outcome'] == 'acked' for row in rows):,}" in page
     tables = Lake(lake)

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(context: Context) -> Outcome:
     direct = context.options.direct or not context.lake.has("events")
+    since = 0 if direct else context.lake.content("violations")
     events, queues, ends = _straight(context) if direct else _of_lake(context)
     context.progress("checking every rule")
     found = violations(events, queues, ends).persist()
@@ -37,8 +38,8 @@ def run(context: Context) -> Outcome:
         order = ("source", "kind", "shard", "logical_times")
         rows = [row.asDict() for row in found.orderBy(*order).limit(max(context.options.show, 0)).collect()]
         if not direct:
-            context.lake.replace(found, "violations")
-        count = events.count() if direct else context.lake.rows("events")
+            context.lake.replace(found, "violations", since=since)
+        count = events.count()
     finally:
         found.unpersist()
         events.unpersist()

@@ -8,6 +8,7 @@ from batonq.errors import InvalidInput
 from batonq.pipeline.jobs.context import Context, Outcome
 from batonq.pipeline.lake.tables import GRACE_HOURS
 
+GRACE_HOURS_MAX = 168
 HELP = "rewrite small files of the lake into files of about 128 MB"
 
 
@@ -26,8 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context) -> Outcome:
-    if context.options.grace_hours < 0:
-        raise InvalidInput("--grace-hours must not be negative.")
+    if not 0 <= context.options.grace_hours <= GRACE_HOURS_MAX:
+        raise InvalidInput(
+            f"--grace-hours must be between 0 and {GRACE_HOURS_MAX}, not {context.options.grace_hours}: a Delta table "
+            "forgets after a week when a file was replaced."
+        )
     summary = {}
     for table in context.options.tables or context.lake.tables():
         before = len(context.lake.files(table))

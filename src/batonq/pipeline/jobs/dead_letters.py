@@ -34,13 +34,15 @@ def run(context: Context) -> Outcome:
     context.progress("reading events")
     cached: list[DataFrame] = []
     try:
-        lake.replace(_messages(context, cached), messages.TABLE.name, by=messages.TABLE.by)
+        since = lake.content(messages.TABLE.name)
+        lake.replace(_messages(context, cached), messages.TABLE.name, by=messages.TABLE.by, since=since)
     finally:
         for frame in cached:
             frame.unpersist()
     context.progress("grouping")
+    since = lake.content(groups.TABLE.name)
     made = lake.read(spark, messages.TABLE.name)
-    lake.replace(groups.dead_letters(made), groups.TABLE.name, by=groups.TABLE.by)
+    lake.replace(groups.dead_letters(made), groups.TABLE.name, by=groups.TABLE.by, since=since)
     return _told(lake.read(spark, groups.TABLE.name))
 
 

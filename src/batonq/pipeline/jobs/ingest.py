@@ -152,7 +152,7 @@ class Ingest:
         events = self.lake.add("events", files, self.step(before, end))
         # read back from the new files, and not decoded twice
         new = self.lake.read_files(self.context.spark, "events", events, files if told else [])
-        self.write_queues(new, before, end, any_rows=bool(told))
+        self.write_queues(new, end, any_rows=bool(told))
         self.batches += bool(files)
         self.rows += sum(file.rows for file in files)
         self.context.progress("events", self.rows)
@@ -177,27 +177,37 @@ class Ingest:
 
     def catch_up_queues(self) -> None:
         """Load the queues of events whose run was killed in between."""
+        end = self.positions("events")
+        if self._ahead(end, self.positions("queues")):
+            found = self.lake.read(self.context.spark, "events")
+            self.write_queues(found.where(found["source"] == self.cluster), end, any_rows=True)
+
+    def write_queues(self, events: DataFrame, end: Position, *, any_rows: bool) -> None:
+        """Load the queues of these events, and move the position of `queues` to `end` where that is ahead. It is not if
+        `events` was deleted, or restored from a copy.
+        """
         from pyspark.sql import functions as f
 
-        events, before = self.positions("events"), self.positions("queues")
-        if events == before:
-            return
-        new = f.lit(False)
-        for shard, end in events.items():
-            new |= (f.col("shard") == shard) & (f.col("frame") >= before.get(shard, 0)) & (f.col("frame") < end)
-        found = self.lake.read(self.context.spark, "events").where(f.col("source") == self.cluster)
-        self.write_queues(found.where(new), before, events, any_rows=True)
-
-    def write_queues(self, events: DataFrame, before: Position, end: Position, *, any_rows: bool) -> None:
         from batonq.pipeline.tables.queues import queues
 
-        step = self.step(before, end)
+        before = self.positions("queues")
+        ahead = self._ahead(end, before)
+        if not ahead:
+            return
+        step = self.step(before, ahead)
         if not any_rows:
             self.lake.add("queues", [], step)
             return
-        files = self.lake.write(queues(events), "queues", step=step)
-        new = self.lake.read_files(self.context.spark, "queues", self.lake.snapshot("queues"), files)
-        self.names |= self._names_in(new)
+        new = f.lit(False)
+        for shard, frame in ahead.items():
+            new |= (f.col("shard") == shard) & (f.col("frame") >= before.get(shard, 0)) & (f.col("frame") < frame)
+        files = self.lake.write(queues(events.where(new)), "queues", step=step)
+        told = self.lake.read_files(self.context.spark, "queues", self.lake.snapshot("queues"), files)
+        self.names |= self._names_in(told)
+
+    @staticmethod
+    def _ahead(end: Position, before: Position) -> Position:
+        return {shard: frame for shard, frame in end.items() if frame > before.get(shard, 0)}
 
     def _names_in(self, queues: DataFrame) -> Names:
         """Number of names: as many as there are queues."""
@@ -215,8 +225,10 @@ class Ingest:
 
     def step(self, before: Position, end: Position) -> Step:
         moved = [shard for shard in end if before.get(shard) != end[shard]]
-        after = {self.name(shard): end[shard] for shard in moved} | {self.name("shards"): max(end, default=-1) + 1}
-        return Step({self.name(shard): before.get(shard) for shard in moved}, after)
+        shards = self.name("shards")
+        after = {self.name(shard): end[shard] for shard in moved} | {shards: max((*before, *end), default=-1) + 1}
+        expected = {self.name(shard): before.get(shard) for shard in moved}
+        return Step(expected | {shards: max(before) + 1 if before else None}, after)
 
     def name(self, shard: int | str) -> str:
         return position_name(self.cluster, shard)

@@ -17,6 +17,10 @@ from batonq.pipeline.tables.schema import table as declared
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from batonq.pipeline.lake.delta import Snapshot
+
+    Sources = dict[str, Snapshot]
+
 HELP = "create one row per message: sent, received, attempts, outcome (message_lifecycle)"
 _TABLE = "message_lifecycle"
 _SOURCES = ("events", "queues")
@@ -27,56 +31,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: Context) -> Outcome:
-    rows = make(context) if context.options.rebuild or not _is_of_now(context, _TABLE) else context.lake.rows(_TABLE)
-    summary = {"table": _TABLE, "rows": rows, "lake": context.lake.path}
-    return Outcome(0, summary, f"{_TABLE} has {rows:,} rows, one per message.")
-
-
-def make(context: Context) -> int:
-    """Create the table. Returns its number of rows."""
-    from batonq.pipeline.tables.lifecycle import TABLE, lifecycle
-
-    return _make(context, TABLE, lifecycle)
+    made = _messages(context, _sources(context), rebuild=context.options.rebuild)
+    summary = {"table": _TABLE, "rows": made.rows, "lake": context.lake.path}
+    return Outcome(0, summary, f"{_TABLE} has {made.rows:,} rows, one per message.")
 
 
 def messages(context: Context) -> DataFrame:
-    """The table, recreated if there are new events since, so that counts from both match."""
-    if not _is_of_now(context, _TABLE):
-        make(context)
-    return context.lake.read(context.spark, _TABLE)
+    """The table, recreated if there are new events since."""
+    return context.lake.read(context.spark, _TABLE, _messages(context, _sources(context)).version)
 
 
 def remake(context: Context, table: Table, made: Callable[[DataFrame, DataFrame, DataFrame], DataFrame]) -> Outcome:
-    """Recreate a table from messages, events and queues, unless it is of now."""
+    """Recreate a table from messages, events and queues, unless it is of now. All are of the same moment."""
     lake = context.lake
-    if getattr(context.options, "rebuild", False) or not _is_of_now(context, table.name):
-        found = messages(context)
-        rows = _make(context, table, lambda events, queues: made(found, events, queues))
+    sources = _sources(context)
+    if getattr(context.options, "rebuild", False) or not _is_made_of(context, table.name, sources):
+        found = lake.read(context.spark, _TABLE, _messages(context, sources).version)
+        rows = _make(context, table, lambda events, queues: made(found, events, queues), sources).rows
     else:
         rows = lake.rows(table.name)
     return Outcome(0, {"table": table.name, "rows": rows, "lake": lake.path}, f"{table.name} has {rows:,} rows.")
 
 
-def _make(context: Context, table: Table, made: Callable[[DataFrame, DataFrame], DataFrame]) -> int:
+def _sources(context: Context) -> Sources:
+    return {name: context.lake.snapshot(name) for name in _SOURCES}
+
+
+def _messages(context: Context, sources: Sources, *, rebuild: bool = False) -> Snapshot:
+    from batonq.pipeline.tables.lifecycle import TABLE, lifecycle
+
+    if rebuild or not _is_made_of(context, _TABLE, sources):
+        return _make(context, TABLE, lifecycle, sources)
+    return context.lake.snapshot(_TABLE)
+
+
+def _make(
+    context: Context, table: Table, made: Callable[[DataFrame, DataFrame], DataFrame], sources: Sources
+) -> Snapshot:
     lake = context.lake
     context.progress(f"making {table.name}")
-    sources = {name: lake.snapshot(name) for name in _SOURCES}
+    since = lake.content(table.name)
     frames = [
         lake.read(context.spark, name, source.version, columns=declared(name).names())
         for name, source in sources.items()
     ]
-    positions = {name: source.content for name, source in sources.items()}
-    rows = lake.replace(made(*frames), table.name, by=table.by, positions=positions).rows
+    there = lake.replace(made(*frames), table.name, by=table.by, positions=_positions(sources), since=since)
     context.progress("")
-    return rows
+    return there
 
 
-def _is_of_now(context: Context, table: str) -> bool:
-    lake = context.lake
-    if not lake.has(table):
+def _positions(sources: Sources) -> dict[str, int]:
+    """What a table is made of. A source that was deleted and made again is another one."""
+    return {f"{name}/{source.id}": source.content for name, source in sources.items()}
+
+
+def _is_made_of(context: Context, table: str, sources: Sources) -> bool:
+    if not context.lake.has(table):
         return False
-    there = lake.snapshot(table)
+    there = context.lake.snapshot(table)
     columns = {field["name"] for field in there.schema["fields"]}
     return columns.issuperset(declared(table).names()) and all(
-        there.position(name) == lake.snapshot(name).content for name in _SOURCES
+        there.position(name) == content for name, content in _positions(sources).items()
     )

@@ -60,6 +60,7 @@ def run(context: Context) -> Outcome:
     places = named_places(options.history)
     kinds = _kinds(options.kinds)
     context.progress("reading histories")
+    since = context.lake.content(reconcile.TABLE.name)
     both = reduce(
         lambda one, other: one.unionByName(other),
         (reconcile.originals(_events(context, name, url), name) for name, url in places.items()),
@@ -68,7 +69,7 @@ def run(context: Context) -> Outcome:
     found = reconcile.reconciliation(keyed, list(places), versions=bool(options.version), kinds=kinds)
     context.progress("comparing")
     try:
-        context.lake.replace(found, reconcile.TABLE.name)
+        context.lake.replace(found, reconcile.TABLE.name, since=since)
         return _told(keyed, context.lake.read(context.spark, reconcile.TABLE.name), list(places))
     finally:
         keyed.unpersist()

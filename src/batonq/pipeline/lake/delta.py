@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 50
 LOG = "_delta_log"
+LAST_CHECKPOINT = "_last_checkpoint"
+TOKEN = "batonCommit"  # tells a process its own commit from those of others
 COMMITS = "baton.commits"  # in every commit, see above
 CONTENT = "baton.content"  # the number of commits that changed the table's rows
 RESTORE = "restore the table from a copy, or delete it and run the job that makes it again."
@@ -43,6 +46,11 @@ class Snapshot:
     @property
     def version(self) -> int:
         return int(self.table.version())
+
+    @property
+    def id(self) -> str:
+        """Of the table: one that was deleted and created again has another."""
+        return str(self.table.metadata().id)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -108,6 +116,8 @@ class DeltaLog:
         """The newest version, or the given one; None if there is no table. Raises InvalidInput for a version that is
         not there, and for a table of the former format.
         """
+        if version is not None and version < 0:
+            raise InvalidInput(f"The version of a table must be at least 0, not {version}.")
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
@@ -152,7 +162,7 @@ class DeltaLog:
                 raise
         made = self.snapshot()
         assert made is not None
-        self._sync(made.version)
+        self._sync(-1)
         return made
 
     def add_columns(self, snapshot: Snapshot, fields: Sequence[dict[str, Any]]) -> Snapshot:
@@ -164,6 +174,7 @@ class DeltaLog:
         try:
             with self._errors("cannot be changed"):
                 snapshot.table.alter.add_columns(list(new.fields))
+                self._sync(snapshot.version)
         except CommitFailedError:
             raise OwnershipHeld(
                 f"Another process changed the table {self.storage.url} at the same time. Run the job again."
@@ -179,20 +190,28 @@ class DeltaLog:
         for _ in range(ATTEMPTS):
             snapshot = self._newest()
             change = prepare(snapshot)
+            token = secrets.token_hex(16)
             try:
                 with self._errors("cannot be changed"):
-                    self._commit(snapshot, change)
+                    self._commit(snapshot, change, token)
             except CommitFailedError:
-                continue
-            made = self._newest()
-            for version in range(snapshot.version + 1, made.version + 1):
-                self._sync(version)
-            return made
+                if not self._has_committed(snapshot, token):
+                    continue
+            self._sync(snapshot.version)
+            return self._newest()
         raise OwnershipHeld(
             f"The table {self.storage.url} is changed by other processes all the time. Try again later."
         )
 
-    def _commit(self, snapshot: Snapshot, change: Change) -> None:
+    def _has_committed(self, before: Snapshot, token: str) -> bool:
+        """Whether a commit is there although it was refused. If the answer of an object store is lost, delta-rs asks
+        again, and then finds its own commit.
+        """
+        newest = self._newest()
+        later = newest.table.history(max(newest.version - before.version, 1))
+        return any(one.get(TOKEN) == token for one in later)
+
+    def _commit(self, snapshot: Snapshot, change: Change, token: str) -> None:
         from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
         now_ms = time.time_ns() // 1_000_000
@@ -216,7 +235,8 @@ class DeltaLog:
             snapshot.table.schema(),
             list(snapshot.by),
             commit_properties=CommitProperties(
-                app_transactions=[Transaction(name, number) for name, number in positions.items()]
+                custom_metadata={TOKEN: token},
+                app_transactions=[Transaction(name, number) for name, number in positions.items()],
             ),
         )
 
@@ -232,6 +252,7 @@ class DeltaLog:
                 found = snapshot.table.vacuum(hours, dry_run=dry, enforce_retention_duration=False, full=leftovers)
                 if not found:
                     break
+        self._sync(snapshot.version)
         return len(found)
 
     def _newest(self) -> Snapshot:
@@ -240,13 +261,24 @@ class DeltaLog:
             raise OwnershipHeld(f"The table {self.storage.url} was deleted in the meantime. Run the job again.")
         return found
 
-    def _sync(self, version: int) -> None:
-        """A commit in a directory then survives a power failure: delta-rs does not see to it."""
+    def _sync(self, since: int) -> None:
+        """What was written to the log of a directory after a version then survives a power failure: delta-rs does not
+        see to it.
+        """
         if not self.storage.local:
             return
         folder = f"{self.storage.url}/{LOG}"
-        for path in (f"{folder}/{version:020}.json", folder, self.storage.url, os.path.dirname(self.storage.url)):
-            handle = os.open(path, os.O_RDONLY)
+        new = [name for name in os.listdir(folder) if name == LAST_CHECKPOINT or _number(name) > since]
+        for path in (
+            *(f"{folder}/{name}" for name in new),
+            folder,
+            self.storage.url,
+            os.path.dirname(self.storage.url),
+        ):
+            try:
+                handle = os.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue  # another process has tidied up
             try:
                 os.fsync(handle)
             finally:
@@ -265,3 +297,8 @@ class DeltaLog:
             damaged = what == _READ and "error performing" not in reason.lower()
             todo = f" If files of {LOG} are damaged or missing, {RESTORE}" if damaged else ""
             raise LogError(f"The Delta table {self.storage.url} {what}: {reason}{todo}") from problem
+
+
+def _number(name: str) -> int:
+    """The version that a file of the log belongs to; -1 for other files."""
+    return int(name[:20]) if name[:20].isdigit() else -1

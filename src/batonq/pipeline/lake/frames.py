@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from batonq.errors import LogCorrupt
+from batonq.errors import LogCorrupt, LogError
 from batonq.pipeline.lake.parquet_files import File
 from batonq.pipeline.lake.storage import Storage
 from batonq.pipeline.spark.local import frame_of, nothing
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TASKS_MAX = 1_000
 BATCH_ROWS = 32_768
+STORE_FAILED = "AWS Error"  # in Arrow's errors about requests, whose objects may be well
 DAMAGED = (
     "is damaged or missing. Restore it from a copy. Without one, delete the table and run the job that makes it again; "
     "events and queues are made by `baton pipeline ingest`, from history that still exists."
@@ -62,6 +63,11 @@ def _read_task(
                 yield from _rows(files, f"{root}/{path}", schema, dict.fromkeys(by, day))
             except (OSError, pa.ArrowException) as problem:
                 reason = " ".join(str(problem).split())
+                if STORE_FAILED in reason and not isinstance(problem, FileNotFoundError):
+                    raise LogError(
+                        f"The file {table.url}/{path} cannot be read: {reason}. Run the job again when the "
+                        "object store answers."
+                    ) from problem
                 raise LogCorrupt(f"The file {table.url}/{path} {DAMAGED} ({reason})") from problem
 
 

@@ -61,8 +61,9 @@ def write(batches: Iterable[pa.RecordBatch], table: Storage, by: Sequence[str]) 
             flush(max(sizes, key=lambda day: sizes[day]))
         while len(writers) > OPEN_FILES_MAX:
             yield writers.pop(next(iter(writers))).close()
-    for day in list(waiting):
+    for day in list(waiting):  # one open file at a time: a task may have the rows of many days
         flush(day)
+        yield writers.pop(day).close()
     for writer in writers.values():
         yield writer.close()
 
@@ -162,7 +163,10 @@ def statistics(told: Any) -> dict[str, Any]:
             nulls[name] = sum(group.statistics.null_count for group in groups)
         full = [group for group in groups if group.statistics.null_count < group.num_values]
         if full and all(group.statistics.has_min_max for group in full):
-            ends = (min(group.statistics.min for group in full), max(group.statistics.max for group in full))
+            try:
+                ends = (min(group.statistics.min for group in full), max(group.statistics.max for group in full))
+            except OverflowError:
+                continue  # a time that Python has no date for
             if all(map(_told, ends)):
                 lowest[name], highest[name] = map(_text, ends)
     return {"numRecords": told.num_rows, "minValues": lowest, "maxValues": highest, "nullCount": nulls}

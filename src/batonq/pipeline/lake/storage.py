@@ -12,6 +12,7 @@ from batonq.object_storage import open_arrow_s3, s3_endpoint
 
 RETRIES = {"max_retries": "5", "retry_timeout": "30s"}  # its own limit is three minutes
 _GLOB_SIGNS = frozenset("*?[]{}\\")
+_URL_SIGNS = frozenset("%#")  # Arrow and delta-rs disagree about what they mean in a URL of S3
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,6 +25,9 @@ class Storage:
     def of(cls, given: str | os.PathLike[str]) -> Storage:
         """Raises InvalidInput for anything but a directory or s3://bucket/prefix."""
         text = os.fspath(given)
+        forbidden = _GLOB_SIGNS | _URL_SIGNS if text.startswith("s3://") else _GLOB_SIGNS
+        if forbidden & set(text):
+            raise InvalidInput(f"The path of a lake cannot contain any of {' '.join(sorted(forbidden))}: {text}")
         parts = urlsplit(text) if "://" in text else None
         if parts is not None and parts.scheme == "s3" and parts.netloc:
             text = f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
@@ -34,8 +38,6 @@ class Storage:
                 f"A lake must be a directory or s3://bucket/prefix, not {text!r}. For an object store other than "
                 "Amazon's, use its S3 endpoint: set AWS_ENDPOINT_URL_S3."
             )
-        if _GLOB_SIGNS & set(text):
-            raise InvalidInput(f"The path of a lake cannot contain any of {' '.join(sorted(_GLOB_SIGNS))}: {text}")
         return cls(text)
 
     @property

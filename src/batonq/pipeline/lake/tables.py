@@ -63,6 +63,11 @@ class Lake:
             raise NotFound(f"The lake {self.path} has no table {table}.{maker}")
         return found
 
+    def content(self, table: str) -> int:
+        """The number of the table's content, for `replace`; 0 if there is no table."""
+        found = self._log(table).snapshot()
+        return 0 if found is None else found.content
+
     def files(self, table: str, version: int | None = None) -> list[str]:
         """The exact files of a table, for other readers. Raises NotFound."""
         return [f"{self.path}/{table}/{file.path}" for file in self.snapshot(table, version).files]
@@ -147,14 +152,24 @@ class Lake:
         return self._log(table).commit(change)
 
     def replace(
-        self, frame: DataFrame, table: str, *, by: Sequence[str] = (), positions: Mapping[str, int] | None = None
+        self,
+        frame: DataFrame,
+        table: str,
+        *,
+        since: int,
+        by: Sequence[str] = (),
+        positions: Mapping[str, int] | None = None,
     ) -> Snapshot:
-        """Recreate a table: readers see the old content, or all of the frame. The frame may read the table."""
-        content = self.prepare(table, json.loads(frame.schema.json()), by).content
+        """Recreate a table: readers see the old content, or all of the frame. The frame may read the table.
+
+        `since` is `content(table)` from before anything was read that the frame is made of. Raises OwnershipHeld if
+        another process recreated the table since then.
+        """
+        self.prepare(table, json.loads(frame.schema.json()), by)
         files = self._written(frame, table, by)
 
         def change(newest: Snapshot) -> Change:
-            if newest.content != content:
+            if newest.content != since:
                 raise OwnershipHeld(
                     f"Another process recreated the table {self.path}/{table} at the same time. Its rows were kept. "
                     "Let only one of them run."
