@@ -85,7 +85,7 @@ def _proof(secret: bytes, text: str) -> str:
 
 
 class _Answers(NamedTuple):
-    """What the members answered, by name. `older` run an earlier release and say nothing about themselves."""
+    """What the members answered, by name; not what this process answered itself. `older` run an earlier release and say nothing about themselves."""
 
     hellos: dict[str, Hello]
     offsets_ms: dict[str, float]  # how far their clocks are ahead of ours, at least
@@ -149,13 +149,14 @@ class Admission:
         except (BatonError, TimeoutError, msgspec.DecodeError) as problem:
             events.info("member_silent", f"Node {member.node} at {member.address} does not answer: {problem}")
         else:
+            if hello.incarnation == self._credentials.incarnation:
+                return  # an earlier process announced the address at which this one listens
             answers.hellos[member.node] = hello
-            if hello.incarnation != self._credentials.incarnation:
-                ended_ms = self._wall_ms()
-                ahead_ms = hello.time_ms - (began_ms + ended_ms) / 2
-                unsure_ms = abs(ended_ms - began_ms) / 2
-                sign = 1 if ahead_ms > 0 else -1
-                answers.offsets_ms[member.node] = sign * max(0.0, abs(ahead_ms) - unsure_ms)
+            ended_ms = self._wall_ms()
+            ahead_ms = hello.time_ms - (began_ms + ended_ms) / 2
+            unsure_ms = abs(ended_ms - began_ms) / 2
+            sign = 1 if ahead_ms > 0 else -1
+            answers.offsets_ms[member.node] = sign * max(0.0, abs(ahead_ms) - unsure_ms)
 
     # --- the checks ---------------------------------------------------------------------------------
 
@@ -234,11 +235,9 @@ class Admission:
         if earlier is None or earlier.incarnation == mine:
             return ""
         hello = answers.hellos.get(name)
-        is_same_address = earlier.address == self._settings.advertise
-        answers_there = hello is not None and hello.node == name and hello.incarnation != mine
-        if answers_there:
+        if hello is not None and hello.node == name:
             raise NameTaken(name, earlier.address)
-        if is_same_address:
+        if earlier.address == self._settings.advertise:
             return earlier.incarnation
         events.info(
             "waiting",

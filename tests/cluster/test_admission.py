@@ -1,0 +1,102 @@
+"""What a starting node is asked before it joins, with leases in memory and members that answer what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from batonq.core.records import FORMAT_VERSION
+from batonq.errors import AccessDenied, BatonError
+from batonq.node.cluster.admission import CLOCK_OFF_MAX_MS, NO_SECRET, SECRET, Admission, Credentials, Hello
+from batonq.node.cluster.peers import NotSent
+from batonq.node.settings import Settings
+from tests.cluster.memory import Hub, MemoryLeases, run_simulated
+
+CLUSTER = 77
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+GOOD, WRONG = b"0123456789abcdef0123456789abcdef", b"fedcba9876543210fedcba9876543210"
+
+
+class Cluster:
+    """`answers` has what answers at each address: a process that introduces itself, or an error."""
+
+    def __init__(self) -> None:
+        self.hub = Hub()
+        self.answers: dict[str, Hello | BatonError] = {}
+
+    async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        answer = self.answers.get(address, NotSent(f"{address} cannot be reached"))
+        if isinstance(answer, BatonError):
+            raise answer
+        return msgspec.msgpack.encode(answer)
+
+    def close(self) -> None:
+        pass
+
+    def leases(self, name: str) -> MemoryLeases:
+        return MemoryLeases(self.hub, name, f"http://{name}", 60)
+
+    async def announce(self, name: str, incarnation: str) -> None:
+        leases = self.leases(name)
+        leases.incarnate(incarnation)
+        await leases.announce("{}")
+
+    async def run_member(self, name: str, ahead_ms: int = 0) -> None:
+        await self.announce(name, f"{name}-1")
+        self.answers[f"http://{name}"] = Hello(name, f"{name}-1", CLUSTER, FORMAT_VERSION, NOW_MS + ahead_ms)
+
+    async def start(self, name: str, incarnation: str, secret: bytes = GOOD) -> None:
+        """Start a process, which listens at its address before it joins. Raises what refuses it."""
+        self.answers[f"http://{name}"] = Hello(name, incarnation, CLUSTER, 0, NOW_MS)
+        leases = self.leases(name)
+        admission = Admission(
+            Settings(node=name, advertise=f"http://{name}", cluster_secret_file="secret" if secret else ""),
+            Credentials(secret, CLUSTER, incarnation),
+            leases=leases,
+            peers=self,
+            wall_ms=lambda: NOW_MS,
+            clock_off_max_ms=CLOCK_OFF_MAX_MS,
+        )
+        await admission.enter(lambda: leases.announce("{}"))
+
+    def joined(self) -> dict[str, str]:
+        return {name: member.incarnation for name, (member, _) in self.hub.members.items()}
+
+
+def run(main: Callable[[Cluster], Coroutine[Any, Any, None]]) -> None:
+    async def inner() -> None:
+        await main(Cluster())
+
+    run_simulated(inner())
+
+
+# --- the secret -----------------------------------------------------------------------------------
+
+
+def test_a_killed_node_that_restarts_with_a_wrong_secret_is_refused_although_it_answers_itself() -> None:
+    async def main(cluster: Cluster) -> None:
+        await cluster.run_member("b")
+        await cluster.start("a", "a-1")
+        cluster.answers["http://b"] = AccessDenied("The signature does not match.")
+        del cluster.hub.facts[SECRET]  # as in a cluster of an earlier release: only the members can tell
+        with pytest.raises(AccessDenied, match="Node b refuses"):
+            await cluster.start("a", "a-2", WRONG)
+        assert cluster.joined()["a"] == "a-1" and not cluster.hub.facts
+
+    run(main)
+
+
+def test_a_killed_cluster_may_be_given_a_secret_within_the_lease_term() -> None:
+    async def main(cluster: Cluster) -> None:
+        await cluster.start("a", "a-1", b"")
+        assert cluster.hub.facts == {SECRET: NO_SECRET}
+        await cluster.start("a", "a-2", GOOD)
+        assert cluster.joined() == {"a": "a-2"}
+        with pytest.raises(AccessDenied, match="this node has none"):
+            await cluster.start("a", "a-3", b"")
+
+    run(main)
