@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from batonq.core.records import FORMAT_VERSION
-from batonq.errors import AccessDenied, BatonError
+from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node.cluster.admission import CLOCK_OFF_MAX_MS, NO_SECRET, SECRET, Admission, Credentials, Hello
 from batonq.node.cluster.peers import NotSent
 from batonq.node.settings import Settings
@@ -98,5 +99,40 @@ def test_a_killed_cluster_may_be_given_a_secret_within_the_lease_term() -> None:
         assert cluster.joined() == {"a": "a-2"}
         with pytest.raises(AccessDenied, match="this node has none"):
             await cluster.start("a", "a-3", b"")
+
+    run(main)
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "store_ms", "differs_from"),
+    [
+        ({"b": HOUR_MS}, 0, ""),  # either may be wrong
+        ({"b": HOUR_MS, "c": 0}, 0, ""),
+        ({"b": HOUR_MS, "c": -HOUR_MS}, 0, ""),
+        ({"b": HOUR_MS, "c": -HOUR_MS}, HOUR_MS, "1 h behind the clocks of the running nodes (b) and the clock of"),
+        ({"b": 0, "c": 0}, HOUR_MS, ""),
+        ({"b": HOUR_MS}, HOUR_MS, "1 h behind the clocks of the running nodes (b) and the clock of the log's server."),
+        ({"b": -HOUR_MS, "c": -HOUR_MS}, 0, "1 h ahead of the clocks of the running nodes (b, c)."),
+        ({}, -HOUR_MS, "1 h ahead of the clock of the log's server."),
+        ({"b": HOUR_MS}, None, "1 h behind the clocks of the running nodes (b)."),
+        ({}, None, ""),
+    ],
+)
+def test_a_node_is_refused_if_its_clock_differs_from_most(
+    members: dict[str, int], store_ms: int | None, differs_from: str
+) -> None:
+    async def main(cluster: Cluster) -> None:
+        cluster.hub.time_ms = 0 if store_ms is None else NOW_MS + store_ms
+        for name, ahead_ms in members.items():
+            await cluster.run_member(name, ahead_ms)
+        if differs_from:
+            with pytest.raises(InvalidInput, match=re.escape(differs_from)):
+                await cluster.start("a", "a-1")
+        else:
+            await cluster.start("a", "a-1")
+        assert ("a" in cluster.joined()) is not bool(differs_from)
 
     run(main)
