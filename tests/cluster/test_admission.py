@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from batonq.cli import serve
 from batonq.core.records import FORMAT_VERSION
-from batonq.errors import AccessDenied, BatonError, InvalidInput
-from batonq.node.cluster.admission import CLOCK_OFF_MAX_MS, NO_SECRET, SECRET, Admission, Credentials, Hello
+from batonq.errors import AccessDenied, BatonError, InvalidInput, Unavailable
+from batonq.log.backend import NameTaken
+from batonq.node.cluster.admission import CLOCK_OFF_MAX_MS, HELLO, NO_SECRET, SECRET, Admission, Credentials, Hello
+from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import NotSent
 from batonq.node.settings import Settings
 from tests.cluster.memory import Hub, MemoryLeases, run_simulated
+from tests.support.ports import reserve_port
 
 CLUSTER = 77
 NOW_MS = 1_700_000_000_000
@@ -134,5 +140,43 @@ def test_a_node_is_refused_if_its_clock_differs_from_most(
         else:
             await cluster.start("a", "a-1")
         assert ("a" in cluster.joined()) is not bool(differs_from)
+
+    run(main)
+
+
+# --- the start ------------------------------------------------------------------------------------
+
+
+class Waiting(ClusterNode):
+    """A node with its log store in memory, whose start never ends."""
+
+    hub: Hub
+
+    def __init__(self, settings: Settings, **more: Any) -> None:
+        super().__init__(settings, open_store=self.hub.store_of(settings.node), **more)
+
+    async def _open_logs(self) -> None:
+        self._lose_name(NameTaken(self.settings.node, "http://127.0.0.9:1"))
+        await asyncio.Event().wait()
+
+
+def test_a_node_that_loses_its_name_while_it_starts_ends_with_that_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Waiting, "hub", Hub(), raising=False)
+    monkeypatch.setattr(serve, "ClusterNode", Waiting)
+    port = reserve_port()
+    address = f"http://127.0.0.1:{port}"
+    settings = Settings(data=str(tmp_path), port=port, log_url="nats://memory", node="a", advertise=address)
+    with pytest.raises(NameTaken, match=re.escape("running as node a, at http://127.0.0.9:1")):
+        asyncio.run(serve.serve(settings))
+
+
+def test_a_node_whose_log_store_is_not_open_yet_says_that_it_is_starting(tmp_path: Path) -> None:
+    async def main(cluster: Cluster) -> None:
+        settings = Settings(data=str(tmp_path), log_url="nats://memory", node="a", advertise="http://a")
+        node = ClusterNode(settings, open_store=cluster.hub.store_of("a"), peers=cluster)
+        with pytest.raises(Unavailable, match="is starting"):
+            await node.answering.handle(f"node/{HELLO}", "", b"")
 
     run(main)
