@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from batonq.node.alarms.book import AlarmBook
+from batonq.node.cluster.admission import Credentials
 from batonq.node.cluster.members import Members
 from tests.cluster.memory import Hub, MemoryLeases
 
@@ -119,5 +121,47 @@ def test_a_note_that_cannot_be_read_is_left_out() -> None:
             await clocks.members["b"]._leases.announce(note)
             await clocks.members["a"].hear()
             assert sorted(clocks.members["a"].known) == ["a", "c"]
+
+    asyncio.run(main())
+
+
+def test_an_older_release_is_accepted_although_a_newer_process_left_its_incarnation() -> None:
+    """In PostgreSQL, an older release changes all of a member's row but the incarnation."""
+
+    async def main() -> None:
+        hub = Hub()
+        alarms = AlarmBook(lambda: 0, 10)
+
+        def member(name: str, secret: bytes) -> Members:
+            leases = MemoryLeases(hub, name, f"http://{name}", 60)
+            leases.incarnate(f"{name}-1")
+            return Members(
+                name,
+                leases=leases,
+                alarms=alarms,
+                wall_ms=lambda: 0,
+                steady_ms=lambda: 0,
+                term_s=1.0,
+                address=f"http://{name}",
+                credentials=Credentials(secret, 77, f"{name}-1"),
+            )
+
+        a, b, stranger = member("a", b"secret"), member("b", b"secret"), member("stranger", b"other")
+        for each in (a, b, stranger):
+            await each.announce({}, draining=False)
+        await a.hear()
+        assert sorted(a.known) == ["a", "b"] and list(a.refused) == ["stranger"]
+
+        told = json.loads(a.known["b"].member.note)
+        older = {key: value for key, value in told.items() if key not in ("incarnation", "proof")}
+        for note, is_refused in (
+            (older, False),
+            ({**older, "incarnation": "b-1"}, True),
+            ({**older, "proof": told["proof"]}, False),
+            ({**older, "proof": "made up"}, True),
+        ):
+            await b._leases.announce(json.dumps(note))
+            await a.hear()
+            assert ("b" in a.refused) is is_refused and ("b" in a.known) is not is_refused, note
 
     asyncio.run(main())

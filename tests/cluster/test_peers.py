@@ -33,6 +33,16 @@ SECRET = b"a secret of some length"
 WAIT_S = 120
 HEADERS = {b"content-type": b"application/msgpack"}
 
+# Which an earlier release announces.
+NO_ADDRESSES = (
+    "http://n1:99999",
+    "http://n1:x",
+    "http://a..b:1",
+    f"http://{'a' * 64}:1",
+    "http://[::1:1",
+    "http://\N{GREEK SMALL LETTER ALPHA}:1",
+)
+
 
 class Shard:
     """Every receive waits."""
@@ -371,9 +381,23 @@ def test_a_secret_that_is_no_secret_is_refused(tmp_path: object) -> None:
         {"node": "a b"},
         {"log_url": ""},
         {"advertise": "10.0.0.1"},
+        *({"advertise": address} for address in NO_ADDRESSES),
         {"tls_cert": "certificate.pem"},
         {"tls_key": "key.pem"},
     ):
         values: dict[str, Any] = {"log_url": "nats://x", "node": "a", "advertise": "http://127.0.0.1:1", **wrong}
         with pytest.raises(InvalidInput):
             Settings(**values).check()
+
+
+@pytest.mark.parametrize(
+    "host", ["n1", "n1:9324", "baton_1.example.org.:1", "10.0.0.1:65535", "[::1]:1", "[fe80::1%e0]"]
+)
+def test_an_address_that_can_be_reached_may_be_advertised(host: str) -> None:
+    Settings(log_url="nats://x", node="a", advertise=f"http://{host}").check()
+
+
+@pytest.mark.parametrize("address", NO_ADDRESSES)
+def test_a_member_whose_address_is_not_valid_was_asked_nothing(address: str) -> None:
+    with pytest.raises(NotSent, match=r"address|reached"):
+        asyncio.run(Peers(SECRET).ask(address, "/internal/any", "", b"", WAIT_S))

@@ -46,9 +46,9 @@ def open_nats(address: NatsAddress, shard: int | None = None) -> int:
     return asyncio.run(run())
 
 
-def open_postgres(address: PostgresAddress) -> int:
+def open_postgres(address: PostgresAddress, timeout_s: float = 60) -> int:
     async def run() -> int:
-        store = await PostgresStore.open(address, timeout_s=60)
+        store = await PostgresStore.open(address, timeout_s=timeout_s)
         await store.close()
         return store.cluster
 
@@ -302,6 +302,34 @@ def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer, postgr
         connection.execute("CREATE ROLE visitor LOGIN")
     with pytest.raises(LogError, match="needs CREATE on the database"):
         open_postgres(replace(postgres_address, conninfo=postgres_address.conninfo.replace("postgres:@", "visitor:@")))
+
+
+def test_a_node_that_starts_during_a_dump_locks_no_table(
+    postgres: PostgresServer, postgres_address: PostgresAddress
+) -> None:
+    cluster = open_postgres(postgres_address)
+    with psycopg.connect(postgres.address) as dump:
+        dump.execute(f"SET search_path = {postgres_address.schema}")
+        dump.execute("LOCK TABLE frames, members IN ACCESS SHARE MODE")
+        assert open_postgres(postgres_address, timeout_s=10) == cluster
+
+
+def test_tables_of_an_older_release_are_changed_when_no_dump_uses_them(
+    postgres: PostgresServer, postgres_address: PostgresAddress
+) -> None:
+    cluster = open_postgres(postgres_address)
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {postgres_address.schema}")
+        connection.execute("ALTER TABLE members DROP COLUMN incarnation")
+        connection.execute("ALTER TABLE frames ALTER COLUMN data SET STORAGE EXTENDED")
+        with psycopg.connect(postgres.address) as dump:
+            dump.execute(f"LOCK TABLE {postgres_address.schema}.frames IN ACCESS SHARE MODE")
+            with pytest.raises(Unreachable, match="Start the node again when that has ended"):
+                open_postgres(postgres_address)
+        assert open_postgres(postgres_address) == cluster
+        connection.execute("SELECT incarnation FROM members")
+        storage = "SELECT attstorage FROM pg_attribute WHERE attrelid = 'frames'::regclass AND attname = 'data'"
+        assert connection.execute(storage).fetchone() == ("e",)
 
 
 def test_a_database_that_is_not_there_is_unavailable() -> None:

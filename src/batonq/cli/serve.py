@@ -113,6 +113,8 @@ async def serve(settings: Settings) -> int:
             door = StartingDoor(node, limits_for(node), gate_of(settings, limits_for(node)))
             await start_listening(settings, door.server, listening, ssl)
             if not await start_unless_stopped(node, stop):
+                if node.name_taken is not None:
+                    raise node.name_taken
                 await door.server.stop(0)
                 events.info("stopped", "Stopped before the start was complete")
                 return 0

@@ -27,6 +27,8 @@ LOG_VARIABLE = "BATON_LOG_URL"  # environment variable that sets the default of 
 SHARDS_MAX = 256
 PROCESSES_MAX = 64
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
+_LABEL = "[A-Za-z0-9_-]{1,63}"
+_ADVERTISED_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*\.?|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(?:%[A-Za-z0-9_.-]+)?")
 _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
 MIB = 1024 * KIB
@@ -444,6 +446,11 @@ class Settings:
             )
         if not self.advertise.startswith(("http://", "https://")):
             raise InvalidInput(f"--advertise must be a URL such as http://host:port, not {self.advertise!r}.")
+        if not _has_host(self.advertise):
+            raise InvalidInput(
+                f"--advertise must have a host name or address, and a port of 1 to 65535 or none, such as "
+                f"http://host:9324; {self.advertise!r} has not."
+            )
         if self.tls_cert and not self.advertise.startswith("https://"):
             raise InvalidInput(
                 f"--advertise must be an https:// URL because this node uses TLS (--tls-cert), not {self.advertise}."
@@ -456,6 +463,15 @@ class Settings:
                 "Create a secret (openssl rand -hex 32), store it in a file on every node, and set "
                 "--cluster-secret-file."
             )
+
+
+def _has_host(url: str) -> bool:
+    """Whether a URL has a host and a port that can be connected to."""
+    try:
+        parts = urlsplit(url)
+        return parts.port != 0 and _ADVERTISED_HOST.fullmatch(parts.hostname or "") is not None
+    except ValueError:
+        return False
 
 
 def _wait_ms(seconds: float | None, dev: bool) -> int:

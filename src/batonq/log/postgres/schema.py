@@ -12,6 +12,17 @@ from __future__ import annotations
 
 VERSION = 1
 LOCK = 0x6261746F6E71  # lock of the database, held while the tables are created
+# A change of a table waits for every transaction that reads it, such as a dump, and appends then wait for the change.
+LOCK_TIMEOUT = "SET LOCAL lock_timeout = '2s'"
+LOCK_NOT_AVAILABLE = "55P03"
+
+
+def alter_unless(has: str, table: str, change: str) -> str:
+    """Change a table unless it has such a column: even a change that changes nothing locks the table."""
+    column = f"SELECT FROM pg_attribute WHERE attrelid = '{table}'::regclass AND NOT attisdropped AND {has}"
+    return f"DO $$ BEGIN IF NOT EXISTS ({column}) THEN ALTER TABLE {table} {change}; END IF; END $$"
+
+
 CREATE = (
     """CREATE TABLE IF NOT EXISTS about (
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -31,7 +42,7 @@ CREATE = (
         data bytea NOT NULL,
         PRIMARY KEY (shard, number))""",
     # Bodies that a sender compressed do not shrink again, and the attempt costs more than storing them.
-    "ALTER TABLE frames ALTER COLUMN data SET STORAGE EXTERNAL",
+    alter_unless("attname = 'data' AND attstorage = 'e'", "frames", "ALTER COLUMN data SET STORAGE EXTERNAL"),
     """CREATE TABLE IF NOT EXISTS owners (
         shard integer PRIMARY KEY,
         epoch bigint NOT NULL,
@@ -43,7 +54,7 @@ CREATE = (
         address text NOT NULL,
         note text NOT NULL,
         until timestamptz NOT NULL)""",
-    "ALTER TABLE members ADD COLUMN IF NOT EXISTS incarnation text NOT NULL DEFAULT ''",
+    alter_unless("attname = 'incarnation'", "members", "ADD COLUMN incarnation text NOT NULL DEFAULT ''"),
     """CREATE TABLE IF NOT EXISTS facts (
         name text PRIMARY KEY,
         value text NOT NULL)""",

@@ -90,12 +90,18 @@ class PostgresStore:
             await self._line.run_all(
                 [
                     ("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,)),
+                    (schema.LOCK_TIMEOUT, ()),
                     (f"CREATE SCHEMA IF NOT EXISTS {name}", ()),
                     *((statement, ()) for statement in schema.CREATE),
                     (schema.SET_ABOUT, (schema.VERSION, f"{cluster:016x}")),
                 ]
             )
         except Refused as refused:
+            if refused.sqlstate == schema.LOCK_NOT_AVAILABLE:
+                raise Unreachable(
+                    f"The tables of the log in schema {name} must be changed for this release, but another session, "
+                    f"such as pg_dump, is using them: {refused.message}. Start the node again when that has ended."
+                ) from None
             raise Unsafe(
                 f"The tables of the log cannot be created in schema {name}: {refused.message}. The user needs "
                 "CREATE on the database, or must own a schema of that name."

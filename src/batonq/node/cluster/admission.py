@@ -1,9 +1,9 @@
 """Checks a node before it joins its cluster, before it announces itself or takes a lease.
 
 The node proves that it has the cluster's secret: to the members that run, and by a tag in the lease store. The first
-node stores the tag, and every later one compares its own with it. The node also compares its cluster, the log format
-and its clock with the members', or its clock with the store's if no member runs. Whatever differs ends the start with
-an error that says what to change.
+node stores the tag, and every later one compares its own with it. The node also compares its cluster and the log
+format with the members', and its clock with the members' and the store's. Whatever differs ends the start with an error
+that says what to change. A clock differs if it is behind most of the others, or ahead of most of them.
 
 The node's name belongs to one process at a time, its *incarnation*. A process that finds its name in use exits. If the
 earlier process with that name no longer answers, the new one takes the name over: at once at the same address, because
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from hashlib import blake2b
 from statistics import median
 from typing import NamedTuple, TypeVar
@@ -39,6 +39,7 @@ AGAIN_S = 0.2
 CLOCK_OFF_MAX_MS = 10_000  # of a node that joins
 SECRET = "secret"  # the name of the tag in the lease store
 NO_SECRET = "none"
+STORE = "the clock of the log's server"
 
 
 class Hello(msgspec.Struct):
@@ -85,7 +86,9 @@ def _proof(secret: bytes, text: str) -> str:
 
 
 class _Answers(NamedTuple):
-    """What the members answered, by name. `older` run an earlier release and say nothing about themselves."""
+    """What the members answered, by name, without what this process answered itself. `older` run an earlier release and
+    say nothing about themselves.
+    """
 
     hellos: dict[str, Hello]
     offsets_ms: dict[str, float]  # how far their clocks are ahead of ours, at least
@@ -149,13 +152,14 @@ class Admission:
         except (BatonError, TimeoutError, msgspec.DecodeError) as problem:
             events.info("member_silent", f"Node {member.node} at {member.address} does not answer: {problem}")
         else:
+            if hello.incarnation == self._credentials.incarnation:
+                return  # an earlier process announced the address at which this one listens
             answers.hellos[member.node] = hello
-            if hello.incarnation != self._credentials.incarnation:
-                ended_ms = self._wall_ms()
-                ahead_ms = hello.time_ms - (began_ms + ended_ms) / 2
-                unsure_ms = abs(ended_ms - began_ms) / 2
-                sign = 1 if ahead_ms > 0 else -1
-                answers.offsets_ms[member.node] = sign * max(0.0, abs(ahead_ms) - unsure_ms)
+            ended_ms = self._wall_ms()
+            ahead_ms = hello.time_ms - (began_ms + ended_ms) / 2
+            unsure_ms = abs(ended_ms - began_ms) / 2
+            sign = 1 if ahead_ms > 0 else -1
+            answers.offsets_ms[member.node] = sign * max(0.0, abs(ahead_ms) - unsure_ms)
 
     # --- the checks ---------------------------------------------------------------------------------
 
@@ -207,23 +211,20 @@ class Admission:
     async def _check_clock(self, answers: _Answers) -> None:
         if not self._clock_off_max_ms:
             return
-        whose = f"the clocks of the running nodes ({', '.join(sorted(answers.offsets_ms))})"
-        if answers.offsets_ms:
-            ahead_ms = median(answers.offsets_ms.values())
-        else:
-            began_ms = self._wall_ms()
-            store_ms = await self._patiently(self._leases.store_time_ms)
-            if not store_ms:
-                return
+        votes = dict(answers.offsets_ms)
+        began_ms = self._wall_ms()
+        if store_ms := await self._patiently(self._leases.store_time_ms):
             # The store's time is from some moment between the two times of this node.
-            ahead_ms = max(store_ms - self._wall_ms(), 0) or min(store_ms - began_ms, 0)
-            whose = "the clock of the log's server"
-        if abs(ahead_ms) > self._clock_off_max_ms:
-            where = "behind" if ahead_ms > 0 else "ahead of"
-            raise InvalidInput(
-                f"This node's clock is {duration(int(abs(ahead_ms)))} {where} {whose}. Set the clock, run NTP or "
-                "chrony on every machine, and start the node again."
-            )
+            votes[STORE] = max(store_ms - self._wall_ms(), 0) or min(store_ms - began_ms, 0)
+        for sign, where in ((1, "behind"), (-1, "ahead of")):
+            differing = {whose: sign * ahead_ms for whose, ahead_ms in votes.items()}
+            differing = {whose: off_ms for whose, off_ms in differing.items() if off_ms > self._clock_off_max_ms}
+            if 2 * len(differing) > len(votes):
+                off = duration(int(median(differing.values())))
+                raise InvalidInput(
+                    f"This node's clock is {off} {where} {_clocks(differing)}. Set the clock, run NTP or chrony on "
+                    "every machine, and start the node again."
+                )
 
     # --- the name -----------------------------------------------------------------------------------
 
@@ -234,11 +235,9 @@ class Admission:
         if earlier is None or earlier.incarnation == mine:
             return ""
         hello = answers.hellos.get(name)
-        is_same_address = earlier.address == self._settings.advertise
-        answers_there = hello is not None and hello.node == name and hello.incarnation != mine
-        if answers_there:
+        if hello is not None and hello.node == name:
             raise NameTaken(name, earlier.address)
-        if is_same_address:
+        if earlier.address == self._settings.advertise:
             return earlier.incarnation
         events.info(
             "waiting",
@@ -262,6 +261,12 @@ class Admission:
                 if self._loop.time() > deadline_s:
                     raise
             await asyncio.sleep(AGAIN_S)
+
+
+def _clocks(whose: Collection[str]) -> str:
+    nodes = ", ".join(sorted(set(whose) - {STORE}))
+    named = [f"the clocks of the running nodes ({nodes})"] if nodes else []
+    return " and ".join([*named, STORE] if STORE in whose else named)
 
 
 def _find(members: Sequence[Member], name: str) -> Member | None:

@@ -85,6 +85,7 @@ class Members:
             "format": FORMAT_VERSION,
         }
         if self._credentials is not None:
+            note["incarnation"] = self._credentials.incarnation
             note["proof"] = self._credentials.prove(self._node, self._address)
         await self._leases.announce(json.dumps(note))
 
@@ -142,13 +143,14 @@ class Members:
         """Why a member is ignored; empty: it is not."""
         try:
             told = json.loads(member.note)
-            proof, format = told.get("proof"), int(told.get("format", PLAIN_VERSION))
+            proof, incarnation = told.get("proof"), told.get("incarnation")
+            format = int(told.get("format", PLAIN_VERSION))
         except (ValueError, TypeError, AttributeError):
             return ""  # reported as unreadable
         credentials = self._credentials
-        # Older releases prove nothing. They announce no incarnation either.
-        proves = credentials is None or (proof is None and not member.incarnation)
-        if credentials is not None and not proves and not credentials.accepts(member, str(proof)):
+        # Older releases write neither into their notes. In PostgreSQL, `member.incarnation` may be that of a newer one.
+        is_older = proof is None and incarnation is None
+        if credentials is not None and not is_older and not credentials.accepts(member, str(proof)):
             return "its cluster secret differs, or it belongs to another cluster. Stop it, and correct its settings."
         in_use = self._format_in_use()
         if format < in_use:

@@ -105,6 +105,7 @@ class ClusterNode(RoutedNode):
         self._was_ready = False
         self._clock_off_max_ms = clock_off_max_ms
         self._incarnation = self.world.random_bytes(16).hex()
+        self._cluster = 0  # the cluster's id; 0: the log store is not open yet
         self._opened = False
         self._unheard = ""  # why the catalog's owner is not heard, as last reported
         self.name_taken: NameTaken | None = None  # another process has this node's name
@@ -113,6 +114,7 @@ class ClusterNode(RoutedNode):
     async def _take(self) -> None:
         settings = self.settings
         store = await self._take_mirror(self._open_store)
+        self._cluster = store.cluster
         self._credentials = Credentials(self.secret, store.cluster, self._incarnation)
         self._leases = store.leases(settings.node, settings.advertise, settings.lease_s)
         self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, disk=self.world.disk)
@@ -165,10 +167,12 @@ class ClusterNode(RoutedNode):
         await admission.enter(self.ownership_loop.announce)
 
     def hello(self) -> Hello:
-        """How this node introduces itself to others."""
+        """How this node introduces itself to others. Raises Unavailable while it does not know its cluster."""
+        if not self._cluster:
+            raise Unavailable("This node is starting. Retry.")
         format = self.ownership_loop.format_in_use() if self._opened else 0
         time_ms = int(self.time_s() * 1000) if self._opened else self.wall_ms()
-        return Hello(self.settings.node, self._incarnation, self._logs.cluster, format, time_ms)
+        return Hello(self.settings.node, self._incarnation, self._cluster, format, time_ms)
 
     @property
     def opened(self) -> bool:

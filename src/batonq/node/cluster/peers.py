@@ -248,16 +248,16 @@ class Peers:
     async def _connect(self, address: str) -> _Line:
         if address.startswith(UNIX):
             return await self._connect_here(address)
-        parts = urlsplit(address)
         context = None
-        if parts.scheme == "https":
+        if address.startswith("https://"):
             context = self.context = self.context or tls.create_default_context()
         try:
+            parts = urlsplit(address)
             async with asyncio.timeout(CONNECT_S):
                 loop = asyncio.get_running_loop()
                 port = parts.port or (443 if context else 80)
                 return (await loop.create_connection(lambda: _Line(loop), parts.hostname or "", port, ssl=context))[1]
-        except (OSError, TimeoutError) as problem:
+        except (OSError, TimeoutError, ValueError) as problem:  # ValueError: no valid host or port
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
     @staticmethod
@@ -300,7 +300,13 @@ class Peers:
 
 @lru_cache(maxsize=1_024)
 def _host(address: str) -> str:
-    return urlsplit(address).netloc or "localhost"
+    """The header Host. Raises NotSent."""
+    try:
+        host = urlsplit(address).netloc or "localhost"
+        host.encode("latin-1")
+    except ValueError as problem:
+        raise NotSent(f"{address} is not a valid address: {problem}") from None
+    return host
 
 
 def _head(address: str, path: str, call: str, length: int, stamp: str, signature: str) -> bytes:
