@@ -102,7 +102,10 @@ def _with_fanout(scenario: ClusterScenario, steps: int | None) -> ClusterScenari
     random = Random(f"{scenario.seed}-fanout")
     topics, scheduling, replaying, reading = (random.random() < 0.5 for _ in range(4))
     payloads = random.random() < 0.4
-    if payloads:  # hours are seconds then, and no clock may be off by many of them
+    topics = topics or not (scheduling or replaying or reading)
+    # With payloads, hours are seconds. With topics, a publish is repeated until it is acknowledged, and recognised for
+    # five minutes. So no clock may be off by an hour.
+    if payloads or topics:
         scenario = replace(scenario, steps_s=(), troubles=replace(scenario.troubles, wall_s=0.0))
     settings = replace(scenario.settings, shards=max(2, scenario.settings.shards))
     return replace(
@@ -110,7 +113,7 @@ def _with_fanout(scenario: ClusterScenario, steps: int | None) -> ClusterScenari
         settings=with_payload_store(settings) if payloads else settings,
         duration_s=10.0,
         steps_max=steps if steps is not None else 2 * scenario.steps_max,
-        topics=topics or not (scheduling or replaying or reading),
+        topics=topics,
         scheduling=scheduling,
         replaying=replaying,
         reading=reading,
