@@ -18,7 +18,7 @@ from batonq.pipeline.lake.compaction import groups
 from batonq.pipeline.lake.parquet_files import File
 from tests.pipeline.lake_rig import FakeFrame, Fuse, Killed, Row, burning, rows_in
 
-EXAMPLES = max(10, settings().max_examples // 8)
+EXAMPLES = max(10, settings().max_examples // 15)
 TABLE = "events"
 fuses = st.one_of(st.none(), st.integers(0, 16))
 
