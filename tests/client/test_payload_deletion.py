@@ -454,3 +454,57 @@ def test_a_reader_group_follows_the_pointers_of_clients(server: TestServer, conn
     assert [next(history).body for _ in range(2)] == ["before", LARGE]
     with pytest.raises(PayloadDamaged):
         next(history)
+
+
+def lose(folder: Path) -> None:
+    (lost,) = (path for path in objects(folder) if "lost" in path.read_text())
+    lost.unlink()
+
+
+def test_a_lost_body_is_skipped_although_other_shards_have_messages(
+    server: TestServer, baton: sync.Baton, folder: Path
+) -> None:
+    queue = baton.create_queue("q.fifo", fifo=True, retain=HOUR_S, spread=2, deduplication={"perGroup": True})
+    baton.create_queue("dead.fifo", fifo=True)
+    for number in range(20):
+        queue.send(f"small {number}", group=f"g{number}", dedup_key=f"{number}")
+    reader = queue.reader("g")
+    reader.create(dead_letter_queue="dead.fifo")
+    first = reader.fetch(wait=0)
+    shards = {one.body: one.shard for one in first}
+    assert len(first) == 20 and len(set(shards.values())) == 2
+    reader.commit(*first)
+    busy = next(body for body in shards if shards[body] != shards["small 0"])
+    queue.send(LARGE + "lost", group="g0", dedup_key="lost")
+    queue.send("behind", group="g0", dedup_key="behind")
+    lose(folder)
+    seen: list[Any] = []
+    for number in range(3):
+        queue.send(f"busy {number}", group=f"g{busy.split()[1]}", dedup_key=f"busy{number}")
+        found = reader.fetch(wait=0)
+        seen += [one.body for one in found]
+        reader.commit(*found)
+    assert sorted(seen) == ["behind", "busy 0", "busy 1", "busy 2"]
+    assert len(baton.queue("dead.fifo").peek()) == 1
+
+
+def test_an_iteration_that_must_commit_before_a_lost_body_is_told_so(
+    server: TestServer, baton: sync.Baton, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batonq.client.blocking.reader.RETRY_S", 0.0)
+    queue = baton.create_queue("q", retain=HOUR_S)
+    baton.create_queue("dead")
+    queue.send_many(["before", LARGE + "lost", "after"])
+    lose(folder)
+    reader = queue.reader("g")
+    reader.create(dead_letter_queue="dead")
+    seen: list[Any] = []
+    with pytest.raises(PayloadDamaged, match="commit what you have read"):
+        for message in reader:  # commits rarely
+            seen.append(message.body)
+    reader.commit()
+    for message in reader:
+        seen.append(message.body)
+        break
+    assert seen == ["before", "after"]
+    assert len(baton.queue("dead").peek()) == 1
