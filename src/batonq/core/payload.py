@@ -54,6 +54,7 @@ CLIENT_POINTERS = (
     "com.amazon.sqs.javamessaging.MessageS3Pointer",
 )
 CLIENT_POINTER_BYTES_MAX = 4096
+CLIENT_SIZE = b"PayloadSize"  # the attribute that a client's pointer has: ExtendedPayloadSize or SQSLargePayloadSize
 _POINTER_NAMES = [name.encode() for name in CLIENT_POINTERS]
 # The cluster that deletes the object, the hour in which it was written, and the SHA-256 of the body, see
 # payload_store.py.

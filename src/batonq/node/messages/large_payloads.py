@@ -16,7 +16,16 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from batonq.core.commands import Send
-from batonq.core.payload import IN_STORE, REFERS, STORED, Content, decode_pointer, encode_pointer, referred_key
+from batonq.core.payload import (
+    CLIENT_SIZE,
+    IN_STORE,
+    REFERS,
+    STORED,
+    Content,
+    decode_pointer,
+    encode_pointer,
+    referred_key,
+)
 from batonq.errors import BatonError, InvalidInput, PayloadDamaged, PayloadStoreUnavailable
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
@@ -37,7 +46,6 @@ NO_STORE = (
 )
 NO_ANSWER = "The payload store did not answer in time. Retry later."
 TOO_LATE = "Writing to the payload store took too long, so the message was not sent. Retry."
-CLIENT_SIZE = b"PayloadSize"  # the attribute that a client's pointer has: ExtendedPayloadSize or SQSLargePayloadSize
 NOT_OURS = (
     "The body is a pointer to {key} in a payload store that belongs to another server or cluster, which deletes the "
     "object when its own messages no longer need it. Read the body with a client of that store, and send it again."
