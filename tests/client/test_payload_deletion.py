@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from batonq import sync
-from batonq.client import Outgoing
+from batonq.client import Outgoing, Sent
 from batonq.client.payloads import OLD_POINTER, OLD_SIZE, POINTER, SIZE, Payloads
 from batonq.core.payload import Payload
-from batonq.errors import InvalidInput, PayloadDamaged
+from batonq.errors import BatonError, InvalidInput, PayloadDamaged
 from batonq.node.jobs.redrive_filter import EditImpossible, decode_pick, encode_pick
 from batonq.payload_store import CLIENT, OWNER, PayloadStore, hour_of
 from tests.api.conftest import client
+from tests.rest.support import Answer, Rest
 from tests.support.server import TestServer
 
 LARGE = "größer " * 1024
@@ -148,7 +149,7 @@ def test_a_pointer_whose_hour_is_over_is_refused(server: TestServer, baton: sync
     plain.queue("q").send_many([copy])  # in its own hour, a pointer may be sent again
     server.advance(2 * HOUR_S)
     with pytest.raises(InvalidInput, match=r"that hour \(in UTC\) is over.*send it again.*check the sender's clock"):
-        plain.queue("q").send_many([copy])
+        plain.queue("q").send(copy.body, attributes=copy.attributes)
     assert queue.stats().depth == 2, "nothing is sent"
     message, _ = queue.receive(wait=0)
     queue.send(message.body)  # as the error says
@@ -160,7 +161,91 @@ def test_a_pointer_into_the_store_of_another_server_is_refused(
     queue = plain.create_queue("q")
     foreign = pointer(server, folder, own_key(server, cluster="dead"))
     with pytest.raises(InvalidInput, match="belongs to another server or cluster"):
-        queue.send_many([foreign])
+        queue.send(foreign.body, attributes=foreign.attributes)
+
+
+@pytest.mark.parametrize("spread", [1, 2])
+def test_an_old_pointer_does_not_refuse_the_other_messages_of_its_batch(
+    server: TestServer, baton: sync.Baton, plain: sync.Baton, account: str, spread: int
+) -> None:
+    queue = plain.create_queue("q", spread=spread)
+    assert baton._payloads is not None
+    old = baton._payloads.offload(Outgoing(LARGE))
+    server.advance(2 * HOUR_S)
+    first, refused, last = queue.send_many(["first", old, "last"])
+    assert isinstance(refused, InvalidInput) and "is over" in refused.message
+    assert not isinstance(first, BatonError) and not isinstance(last, BatonError)
+    assert sorted(one.body for one in queue.receive(wait=0)) == ["first", "last"]
+    sqs = client("sqs", server.url, account)
+    attributes = {SIZE: {"DataType": "Number", "StringValue": "9"}}
+    entries = [
+        {"Id": "old", "MessageBody": old.body, "MessageAttributes": attributes},
+        {"Id": "new", "MessageBody": "new"},
+    ]
+    answer = sqs.send_message_batch(QueueUrl=sqs.get_queue_url(QueueName="q")["QueueUrl"], Entries=entries)
+    sqs.close()
+    assert [one["Id"] for one in answer["Successful"]] == ["new"]
+    assert [one["Id"] for one in answer["Failed"]] == ["old"] and "is over" in answer["Failed"][0]["Message"]
+    topic = plain.create_topic("t")
+    topic.subscribe("q", raw=True)
+    with pytest.raises(InvalidInput, match="is over"):
+        topic.publish(old.body, attributes=old.attributes)
+
+
+@pytest.mark.parametrize("spread", [1, 2])
+def test_a_retry_of_what_was_sent_is_not_refused_although_its_pointer_is_old_now(
+    server: TestServer, baton: sync.Baton, plain: sync.Baton, account: str, spread: int
+) -> None:
+    """By the request's Idempotency-Key, or by the producer's numbers."""
+    queue = plain.create_queue("q", spread=spread, retention=14 * 86_400)
+    assert baton._payloads is not None
+    stored = baton._payloads.offload(Outgoing(LARGE))
+    rest = Rest(server, account)
+
+    def send(key: str) -> Answer:
+        message = {"body": stored.body, "attributes": stored.attributes}
+        return rest("POST", "/v1/queues/q/messages", message, headers={"Idempotency-Key": key})
+
+    once = send("once")
+    assert once.status == 202
+    (numbered,) = queue.send_many([stored], producer=("p", 1))
+    assert isinstance(numbered, Sent)
+    server.advance(2 * HOUR_S)
+    again = send("once")
+    assert (again.status, again.value["messageId"]) == (202, once.value["messageId"])
+    duplicate, refused = queue.send_many([stored, stored], producer=("p", 1))
+    assert isinstance(duplicate, Sent) and (duplicate.id, duplicate.duplicate) == (numbered.id, True)
+    assert isinstance(refused, InvalidInput) and "is over" in refused.message
+    assert send("other").status == 400
+    rest.close()
+    assert queue.stats().depth == 2
+
+
+def test_what_the_server_sends_itself_is_never_refused(
+    server: TestServer, baton: sync.Baton, plain: sync.Baton, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pointers without a mark, which were sent before the server knew them: as dead letters of a reader group, and as
+    replayed messages.
+    """
+    queue = plain.create_queue("q", retain=6 * HOUR_S)
+    dead, other = (plain.create_queue(name, retention=14 * 86_400) for name in ("dead", "other"))
+    assert baton._payloads is not None
+    sent = [baton._payloads.offload(Outgoing(LARGE)), pointer(server, folder, own_key(server, cluster="dead"))]
+    with monkeypatch.context() as patch:
+        patch.setattr("batonq.node.messages.large_payloads.CLIENT_SIZE", b"of no message")
+        queue.send_many(sent)
+    server.advance(2 * HOUR_S)
+    reader = queue.reader("g")
+    reader.create(dead_letter_queue="dead", max_failures=1)
+    for message in reader.fetch(wait=0):
+        assert reader.fail(message, "no").skipped
+    queue.replay(to="other")
+    for _ in range(100):
+        if other.stats().depth == 2:
+            break
+        server.advance(1)
+    for copies in (dead, other):
+        assert [one.body for one in copies.peek()] == [one.body for one in sent]
 
 
 @pytest.mark.parametrize("attributes", [{SIZE: 9}, {OLD_SIZE: "9" * 40}, {}], ids=str)

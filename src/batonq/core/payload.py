@@ -45,6 +45,8 @@ STORED = 0x20  # flag in the content: the body is in a payload store, and here i
 # It is delivered as it is, and the object is needed.
 REFERS = 0x08
 IN_STORE = STORED | REFERS
+# In a Send: a pointer whose object may be deleted at any moment. The shard refuses it, unless it is of a known request.
+UNSAFE_POINTER = STORED | REFERS
 _CONTENT_AT = 1
 _is_in_store = IN_STORE.__and__
 _NO_MD5 = bytes(16)
@@ -405,6 +407,11 @@ def referred_key(body: bytes) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
     return found[0].lstrip("/") if found else ""
+
+
+def is_unsafe(content: int) -> bool:
+    """Whether a message of a Send must be refused, because its object in the payload store may be deleted."""
+    return content & UNSAFE_POINTER == UNSAFE_POINTER
 
 
 def stored_key(data: bytes) -> str:
