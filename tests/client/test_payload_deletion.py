@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batonq import sync
-from batonq.client import Outgoing, Sent
+from batonq.client import Deduplication, Outgoing, Sent
 from batonq.client.payloads import OLD_POINTER, OLD_SIZE, POINTER, SIZE, Payloads
 from batonq.core.payload import Payload
 from batonq.errors import BatonError, InvalidInput, PayloadDamaged
@@ -219,6 +219,27 @@ def test_a_retry_of_what_was_sent_is_not_refused_although_its_pointer_is_old_now
     assert send("other").status == 400
     rest.close()
     assert queue.stats().depth == 2
+
+
+def test_content_based_deduplication_recognises_a_body_that_was_stored_in_another_hour(
+    server: TestServer, baton: sync.Baton, account: str
+) -> None:
+    queue = baton.create_queue(
+        "q.fifo", fifo=True, deduplication=Deduplication(window_seconds=7200, content_based=True)
+    )
+    first = queue.send(LARGE, group="g")
+    server.advance(HOUR_S)
+    again = queue.send(LARGE, group="g")
+    assert (again.id, again.duplicate) == (first.id, True)
+    assert not queue.send(LARGE + "other", group="g").duplicate
+    assert baton._payloads is not None
+    stored = baton._payloads.offload(Outgoing(LARGE))
+    sqs = client("sqs", server.url, account)
+    url = sqs.get_queue_url(QueueName="q.fifo")["QueueUrl"]
+    attributes = {SIZE: {"DataType": "Number", "StringValue": "9"}}
+    sent = sqs.send_message(QueueUrl=url, MessageBody=stored.body, MessageAttributes=attributes, MessageGroupId="g")
+    sqs.close()
+    assert sent["MessageId"] == first.id and queue.stats().depth == 2
 
 
 def test_what_the_server_sends_itself_is_never_refused(
@@ -578,7 +599,9 @@ def lose(folder: Path) -> None:
 def test_a_lost_body_is_skipped_although_other_shards_have_messages(
     server: TestServer, baton: sync.Baton, folder: Path
 ) -> None:
-    queue = baton.create_queue("q.fifo", fifo=True, retain=HOUR_S, spread=2, deduplication={"perGroup": True})
+    queue = baton.create_queue(
+        "q.fifo", fifo=True, retain=HOUR_S, spread=2, deduplication=Deduplication(per_group=True)
+    )
     baton.create_queue("dead.fifo", fifo=True)
     for number in range(20):
         queue.send(f"small {number}", group=f"g{number}", dedup_key=f"{number}")

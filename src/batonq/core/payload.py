@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from hashlib import sha256
 from operator import add
 from typing import Any, NamedTuple
 
@@ -407,6 +408,14 @@ def referred_key(body: bytes) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
     return found[0].lstrip("/") if found else ""
+
+
+def content_key(body: bytes) -> str:
+    """The deduplication id of a message by its content: the SHA-256 of its body, also of one that a client has put into
+    the payload store. The pointer to it is different in every hour.
+    """
+    key = referred_key(body)
+    return key.rpartition("/")[2] if key else sha256(body).hexdigest()
 
 
 def is_unsafe(content: int) -> bool:
