@@ -625,22 +625,29 @@ def test_a_lost_body_is_skipped_although_other_shards_have_messages(
     assert len(baton.queue("dead.fifo").peek()) == 1
 
 
+@pytest.mark.parametrize("stored_by", ["server", "client"])
 def test_an_iteration_that_must_commit_before_a_lost_body_is_told_so(
-    server: TestServer, baton: sync.Baton, folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch, stored_by: str
 ) -> None:
     monkeypatch.setattr("batonq.client.blocking.reader.RETRY_S", 0.0)
-    queue = baton.create_queue("q", retain=HOUR_S)
-    baton.create_queue("dead")
-    queue.send_many(["before", LARGE + "lost", "after"])
-    lose(folder)
-    reader = queue.reader("g")
-    reader.create(dead_letter_queue="dead")
-    seen: list[Any] = []
-    with pytest.raises(PayloadDamaged, match="commit what you have read"):
-        seen.extend(message.body for message in reader)  # commits nothing
-    reader.commit()
-    for message in reader:
-        seen.append(message.body)
-        break
-    assert seen == ["before", "after"]
-    assert len(baton.queue("dead").peek()) == 1
+    monkeypatch.setattr("batonq.node.messages.reader_control.RETRY_MS", 0)
+    threshold = THRESHOLD if stored_by == "server" else SERVER_THRESHOLD
+    with TestServer(str(tmp_path / "data"), payload_store=f"file://{folder}", payload_threshold=threshold) as server:
+        baton = connect(server)
+        if stored_by == "server":
+            baton._payloads = None
+        queue = baton.create_queue("q", retain=HOUR_S)
+        baton.create_queue("dead")
+        queue.send_many(["before", LARGE + "lost", "after"])
+        lose(folder)
+        reader = queue.reader("g")
+        reader.create(dead_letter_queue="dead")
+        seen: list[Any] = []
+        with pytest.raises(PayloadDamaged, match="commit what you have read"):
+            seen.extend(message.body for message in reader)  # commits nothing
+        reader.commit()
+        for message in reader:
+            seen.append(message.body)
+            break
+        assert seen == ["before", "after"]
+        assert len(baton.queue("dead").peek()) == 1

@@ -37,8 +37,9 @@ class RetainedMessage(RetainedFields):
     """A message of a queue's retained history, read by a reader group."""
 
 
-class Fetched(Struct):
+class Fetched(Struct, rename="camel"):
     messages: list[RetainedMessage]
+    blocked_at: str = ""
 
 
 class HistoryPage(Struct, rename="camel"):
@@ -197,10 +198,10 @@ class Reader:
                 self.join()
                 continue
             self._committed.update(positions)
-            tries = self._blocked_times
-            found = self._with_bodies(codec.decode(Fetched, reply.answer).messages, wait)
-            if self._blocked_times == tries:
-                self._blocked_times = 0
+            answer = codec.decode(Fetched, reply.answer)
+            self._blocked_at = answer.blocked_at
+            found = self._with_bodies(answer.messages, wait)
+            self._blocked_times = self._blocked_times + 1 if self._blocked_at and not found else 0
             if found and len(self.shards) == 1:
                 self._fetched[self.shards[0]] = found[-1].position
             else:
@@ -241,7 +242,7 @@ class Reader:
             # To skip a message, this member may have joined again.
             return [one for one in kept if self._tenures.get(one.shard) == before.get(one.shard)]
         if blocked:
-            self._blocked_at, self._blocked_times = blocked, self._blocked_times + 1
+            self._blocked_at = blocked
             sleep(min(wait, RETRY_S))
         return []
 
@@ -335,7 +336,7 @@ class Reader:
 
         `reader.commit()` stores that everything so far is done. When the loop ends, the member leaves the group.
 
-        Raises PayloadDamaged if a body is lost in the client's payload store and its message cannot be skipped before
+        Raises PayloadDamaged if a body is lost in the payload store and its message cannot be skipped before
         earlier messages are committed. The member then stays in the group: commit, and iterate again.
         """
         is_blocked = False
