@@ -13,17 +13,21 @@ from typing import Any
 import pytest
 
 from batonq import sync
-from batonq.client import Outgoing
+from batonq.client import Deduplication, Outgoing, Sent
 from batonq.client.payloads import OLD_POINTER, OLD_SIZE, POINTER, SIZE, Payloads
-from batonq.errors import InvalidInput, PayloadDamaged
+from batonq.core.payload import Payload
+from batonq.errors import BatonError, InvalidInput, PayloadDamaged
+from batonq.node.jobs.redrive_filter import EditImpossible, decode_pick, encode_pick
 from batonq.payload_store import CLIENT, OWNER, PayloadStore, hour_of
 from tests.api.conftest import client
+from tests.rest.support import Answer, Rest
 from tests.support.server import TestServer
 
 LARGE = "größer " * 1024
 THRESHOLD = 2048
 SERVER_THRESHOLD = 256 * 1024  # the server stores nothing itself in these tests
 HOUR_S = 3600
+CLIENT_BODY = json.dumps([POINTER, {"s3BucketName": "b", "s3Key": f"{CLIENT}/1/2020010100/{'ab' * 32}"}])
 
 Connect = Callable[[TestServer], sync.Baton]
 
@@ -145,7 +149,7 @@ def test_a_pointer_whose_hour_is_over_is_refused(server: TestServer, baton: sync
     plain.queue("q").send_many([copy])  # in its own hour, a pointer may be sent again
     server.advance(2 * HOUR_S)
     with pytest.raises(InvalidInput, match=r"that hour \(in UTC\) is over.*send it again.*check the sender's clock"):
-        plain.queue("q").send_many([copy])
+        plain.queue("q").send(copy.body, attributes=copy.attributes)
     assert queue.stats().depth == 2, "nothing is sent"
     message, _ = queue.receive(wait=0)
     queue.send(message.body)  # as the error says
@@ -157,7 +161,112 @@ def test_a_pointer_into_the_store_of_another_server_is_refused(
     queue = plain.create_queue("q")
     foreign = pointer(server, folder, own_key(server, cluster="dead"))
     with pytest.raises(InvalidInput, match="belongs to another server or cluster"):
-        queue.send_many([foreign])
+        queue.send(foreign.body, attributes=foreign.attributes)
+
+
+@pytest.mark.parametrize("spread", [1, 2])
+def test_an_old_pointer_does_not_refuse_the_other_messages_of_its_batch(
+    server: TestServer, baton: sync.Baton, plain: sync.Baton, account: str, spread: int
+) -> None:
+    queue = plain.create_queue("q", spread=spread)
+    assert baton._payloads is not None
+    old = baton._payloads.offload(Outgoing(LARGE))
+    server.advance(2 * HOUR_S)
+    first, refused, last = queue.send_many(["first", old, "last"])
+    assert isinstance(refused, InvalidInput) and "is over" in refused.message
+    assert not isinstance(first, BatonError) and not isinstance(last, BatonError)
+    assert sorted(one.body for one in queue.receive(wait=0)) == ["first", "last"]
+    sqs = client("sqs", server.url, account)
+    attributes = {SIZE: {"DataType": "Number", "StringValue": "9"}}
+    entries = [
+        {"Id": "old", "MessageBody": old.body, "MessageAttributes": attributes},
+        {"Id": "new", "MessageBody": "new"},
+    ]
+    answer = sqs.send_message_batch(QueueUrl=sqs.get_queue_url(QueueName="q")["QueueUrl"], Entries=entries)
+    sqs.close()
+    assert [one["Id"] for one in answer["Successful"]] == ["new"]
+    assert [one["Id"] for one in answer["Failed"]] == ["old"] and "is over" in answer["Failed"][0]["Message"]
+    topic = plain.create_topic("t")
+    topic.subscribe("q", raw=True)
+    with pytest.raises(InvalidInput, match="is over"):
+        topic.publish(old.body, attributes=old.attributes)
+
+
+@pytest.mark.parametrize("spread", [1, 2])
+def test_a_retry_of_what_was_sent_is_not_refused_although_its_pointer_is_old_now(
+    server: TestServer, baton: sync.Baton, plain: sync.Baton, account: str, spread: int
+) -> None:
+    """By the request's Idempotency-Key, or by the producer's numbers."""
+    queue = plain.create_queue("q", spread=spread, retention=14 * 86_400)
+    assert baton._payloads is not None
+    stored = baton._payloads.offload(Outgoing(LARGE))
+    rest = Rest(server, account)
+
+    def send(key: str) -> Answer:
+        message = {"body": stored.body, "attributes": stored.attributes}
+        return rest("POST", "/v1/queues/q/messages", message, headers={"Idempotency-Key": key})
+
+    once = send("once")
+    assert once.status == 202
+    (numbered,) = queue.send_many([stored], producer=("p", 1))
+    assert isinstance(numbered, Sent)
+    server.advance(2 * HOUR_S)
+    again = send("once")
+    assert (again.status, again.value["messageId"]) == (202, once.value["messageId"])
+    duplicate, refused = queue.send_many([stored, stored], producer=("p", 1))
+    assert isinstance(duplicate, Sent) and (duplicate.id, duplicate.duplicate) == (numbered.id, True)
+    assert isinstance(refused, InvalidInput) and "is over" in refused.message
+    assert send("other").status == 400
+    rest.close()
+    assert queue.stats().depth == 2
+
+
+def test_content_based_deduplication_recognises_a_body_that_was_stored_in_another_hour(
+    server: TestServer, baton: sync.Baton, account: str
+) -> None:
+    queue = baton.create_queue(
+        "q.fifo", fifo=True, deduplication=Deduplication(window_seconds=7200, content_based=True)
+    )
+    first = queue.send(LARGE, group="g")
+    server.advance(HOUR_S)
+    again = queue.send(LARGE, group="g")
+    assert (again.id, again.duplicate) == (first.id, True)
+    assert not queue.send(LARGE + "other", group="g").duplicate
+    assert baton._payloads is not None
+    stored = baton._payloads.offload(Outgoing(LARGE))
+    sqs = client("sqs", server.url, account)
+    url = sqs.get_queue_url(QueueName="q.fifo")["QueueUrl"]
+    attributes = {SIZE: {"DataType": "Number", "StringValue": "9"}}
+    sent = sqs.send_message(QueueUrl=url, MessageBody=stored.body, MessageAttributes=attributes, MessageGroupId="g")
+    sqs.close()
+    assert sent["MessageId"] == first.id and queue.stats().depth == 2
+
+
+def test_what_the_server_sends_itself_is_never_refused(
+    server: TestServer, baton: sync.Baton, plain: sync.Baton, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pointers without a mark, which were sent before the server knew them: as dead letters of a reader group, and as
+    replayed messages.
+    """
+    queue = plain.create_queue("q", retain=6 * HOUR_S)
+    dead, other = (plain.create_queue(name, retention=14 * 86_400) for name in ("dead", "other"))
+    assert baton._payloads is not None
+    sent = [baton._payloads.offload(Outgoing(LARGE)), pointer(server, folder, own_key(server, cluster="dead"))]
+    with monkeypatch.context() as patch:
+        patch.setattr("batonq.node.messages.large_payloads.CLIENT_SIZE", b"of no message")
+        queue.send_many(sent)
+    server.advance(2 * HOUR_S)
+    reader = queue.reader("g")
+    reader.create(dead_letter_queue="dead", max_failures=1)
+    for message in reader.fetch(wait=0):
+        assert reader.fail(message, "no").skipped
+    queue.replay(to="other")
+    for _ in range(100):
+        if other.stats().depth == 2:
+            break
+        server.advance(1)
+    for copies in (dead, other):
+        assert [one.body for one in copies.peek()] == [one.body for one in sent]
 
 
 @pytest.mark.parametrize("attributes", [{SIZE: 9}, {OLD_SIZE: "9" * 40}, {}], ids=str)
@@ -287,6 +396,32 @@ def test_edits_keep_the_object_unless_they_replace_the_body(
     queue.edit_message(peeked.id, body="short", attributes={})
     assert sweep(server) == 1 and objects(folder) == []
     assert queue.receive(wait=0)[0].body == "short"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"replaceBody": CLIENT_BODY},
+        {"replaceText": [{"find": "other/", "with": f"{CLIENT}/"}]},
+        {"replaceText": [{"find": "other/", "with": f"{CLIENT}/"}], "setAttributes": {SIZE: 9}},
+    ],
+    ids=str,
+)
+def test_the_edit_of_a_redrive_cannot_make_a_pointer(edit: dict[str, Any]) -> None:
+    pick = decode_pick(encode_pick(None, edit, 1 << 20))
+    payload = Payload(1, "", "", "", "", b"", b"", CLIENT_BODY.replace(f"{CLIENT}/", "other/").encode(), b"", 0)
+    with pytest.raises(EditImpossible, match="would be a pointer into a payload store"):
+        pick.changed(payload)
+
+
+def test_an_edit_of_attributes_cannot_make_a_pointer(server: TestServer, plain: sync.Baton) -> None:
+    queue = plain.create_queue("q")
+    queue.send(CLIENT_BODY)
+    (message,) = queue.peek()
+    with pytest.raises(InvalidInput, match="would be a pointer into a payload store"):
+        queue.edit_message(message.id, attributes={SIZE: 9})
+    queue.edit_message(message.id, attributes={"other": "x"})
+    assert queue.peek()[0].attributes == {"other": "x"}
 
 
 def test_a_schedule_cannot_have_a_pointer(server: TestServer, plain: sync.Baton, folder: Path) -> None:
@@ -454,3 +589,65 @@ def test_a_reader_group_follows_the_pointers_of_clients(server: TestServer, conn
     assert [next(history).body for _ in range(2)] == ["before", LARGE]
     with pytest.raises(PayloadDamaged):
         next(history)
+
+
+def lose(folder: Path) -> None:
+    (lost,) = (path for path in objects(folder) if "lost" in path.read_text())
+    lost.unlink()
+
+
+def test_a_lost_body_is_skipped_although_other_shards_have_messages(
+    server: TestServer, baton: sync.Baton, folder: Path
+) -> None:
+    queue = baton.create_queue(
+        "q.fifo", fifo=True, retain=HOUR_S, spread=2, deduplication=Deduplication(per_group=True)
+    )
+    baton.create_queue("dead.fifo", fifo=True)
+    for number in range(20):
+        queue.send(f"small {number}", group=f"g{number}", dedup_key=f"{number}")
+    reader = queue.reader("g")
+    reader.create(dead_letter_queue="dead.fifo")
+    first = reader.fetch(wait=0)
+    shards = {one.body: one.shard for one in first}
+    assert len(first) == 20 and len(set(shards.values())) == 2
+    reader.commit(*first)
+    busy = next(body for body in shards if shards[body] != shards["small 0"])
+    queue.send(LARGE + "lost", group="g0", dedup_key="lost")
+    queue.send("behind", group="g0", dedup_key="behind")
+    lose(folder)
+    seen: list[Any] = []
+    for number in range(3):
+        queue.send(f"busy {number}", group=f"g{busy.split()[1]}", dedup_key=f"busy{number}")
+        found = reader.fetch(wait=0)
+        seen += [one.body for one in found]
+        reader.commit(*found)
+    assert sorted(seen) == ["behind", "busy 0", "busy 1", "busy 2"]
+    assert len(baton.queue("dead.fifo").peek()) == 1
+
+
+@pytest.mark.parametrize("stored_by", ["server", "client"])
+def test_an_iteration_that_must_commit_before_a_lost_body_is_told_so(
+    tmp_path: Path, connect: Connect, folder: Path, monkeypatch: pytest.MonkeyPatch, stored_by: str
+) -> None:
+    monkeypatch.setattr("batonq.client.blocking.reader.RETRY_S", 0.0)
+    monkeypatch.setattr("batonq.node.messages.reader_control.RETRY_MS", 0)
+    threshold = THRESHOLD if stored_by == "server" else SERVER_THRESHOLD
+    with TestServer(str(tmp_path / "data"), payload_store=f"file://{folder}", payload_threshold=threshold) as server:
+        baton = connect(server)
+        if stored_by == "server":
+            baton._payloads = None
+        queue = baton.create_queue("q", retain=HOUR_S)
+        baton.create_queue("dead")
+        queue.send_many(["before", LARGE + "lost", "after"])
+        lose(folder)
+        reader = queue.reader("g")
+        reader.create(dead_letter_queue="dead")
+        seen: list[Any] = []
+        with pytest.raises(PayloadDamaged, match="commit what you have read"):
+            seen.extend(message.body for message in reader)  # commits nothing
+        reader.commit()
+        for message in reader:
+            seen.append(message.body)
+            break
+        assert seen == ["before", "after"]
+        assert len(baton.queue("dead").peek()) == 1

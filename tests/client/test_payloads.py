@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from batonq import sync
 from batonq.client import Outgoing
@@ -177,11 +178,24 @@ def test_a_pointer_to_somewhere_else_is_not_followed(baton: sync.Baton, plain: s
         (json.dumps([POINTER, {"s3BucketName": 1, "s3Key": "k"}]), {SIZE: 4}),
         (json.dumps([POINTER, "k"]), {SIZE: 4}),
         (json.dumps([POINTER, {"s3BucketName": "b", "s3Key": "k"}]), {SIZE: "many"}),
+        (json.dumps([POINTER, {"s3BucketName": "b", "s3Key": "k"}]), {SIZE: float("inf")}),
+        ("[" * 4000, {SIZE: 4}),
         (None, {SIZE: 4}),
     ],
 )
 def test_what_is_not_a_pointer_stays_as_it_is(body: Any, attributes: dict[str, Any]) -> None:
     assert pointer_of(body, attributes) is None
+
+
+def test_nested_bodies_cost_no_other_message(baton: sync.Baton, plain: sync.Baton) -> None:
+    """A text that json cannot decode, and an object that is nested too deeply for msgspec."""
+    assert baton._payloads is not None
+    nested = baton._payloads.offload(Outgoing("[" * 100_000))
+    assert nested.attributes is not None
+    attributes = {**nested.attributes, TYPE: "json"}
+    plain.queue("q").send_many([Outgoing("[" * 4000, attributes={SIZE: 9}), replace(nested, attributes=attributes)])
+    plain.queue("q").send("other")
+    assert [one.body for one in baton.queue("q").receive(wait=0)] == ["[" * 4000, "other"]
 
 
 def test_pointers_of_older_libraries_are_understood() -> None:

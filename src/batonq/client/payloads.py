@@ -51,7 +51,7 @@ def pointer_of(body: Any, attributes: Mapping[str, Any]) -> Pointer | None:
     if isinstance(body, str) and len(body) <= _POINTER_LENGTH_MAX:
         try:
             body = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
     if not (isinstance(body, list) and len(body) == 2 and body[0] in (POINTER, OLD_POINTER)):
         return None
@@ -60,7 +60,7 @@ def pointer_of(body: Any, attributes: Mapping[str, Any]) -> Pointer | None:
         return None
     try:
         number = int(size)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return Pointer(place["s3BucketName"], place["s3Key"], number, str(attributes.get(TYPE, "text")))
 
@@ -161,5 +161,5 @@ def _value(data: bytes, pointer: Pointer) -> Any:
         return data
     try:
         return msgspec.json.decode(data) if pointer.kind == "json" else data.decode()
-    except (UnicodeDecodeError, msgspec.MsgspecError):
+    except (UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
         raise PayloadDamaged(f"The object {pointer.key[:200]} is not {pointer.kind}, as its message says.") from None

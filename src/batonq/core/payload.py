@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from hashlib import sha256
 from operator import add
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ STORED = 0x20  # flag in the content: the body is in a payload store, and here i
 # It is delivered as it is, and the object is needed.
 REFERS = 0x08
 IN_STORE = STORED | REFERS
+# In a Send: a pointer whose object may be deleted at any moment. The shard refuses it, unless it is of a known request.
+UNSAFE_POINTER = STORED | REFERS
 _CONTENT_AT = 1
 _is_in_store = IN_STORE.__and__
 _NO_MD5 = bytes(16)
@@ -54,6 +57,7 @@ CLIENT_POINTERS = (
     "com.amazon.sqs.javamessaging.MessageS3Pointer",
 )
 CLIENT_POINTER_BYTES_MAX = 4096
+CLIENT_SIZE = b"PayloadSize"  # the attribute that a client's pointer has: ExtendedPayloadSize or SQSLargePayloadSize
 _POINTER_NAMES = [name.encode() for name in CLIENT_POINTERS]
 # The cluster that deletes the object, the hour in which it was written, and the SHA-256 of the body, see
 # payload_store.py.
@@ -404,6 +408,19 @@ def referred_key(body: bytes) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
     return found[0].lstrip("/") if found else ""
+
+
+def content_key(body: bytes) -> str:
+    """The deduplication id of a message by its content: the SHA-256 of its body, also of one that a client has put into
+    the payload store. The pointer to it is different in every hour.
+    """
+    key = referred_key(body)
+    return key.rpartition("/")[2] if key else sha256(body).hexdigest()
+
+
+def is_unsafe(content: int) -> bool:
+    """Whether a message of a Send must be refused, because its object in the payload store may be deleted."""
+    return content & UNSAFE_POINTER == UNSAFE_POINTER
 
 
 def stored_key(data: bytes) -> str:

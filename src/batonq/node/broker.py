@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -236,23 +237,31 @@ class Broker(JobControl, TopicControl):
         """The ports of all shards, wherever they are served."""
         return [self._port(shard) for shard in sorted(self._catalog.current().shards)]
 
-    def send(self, queue: Queue | Topic, command: Send, done: Done, first_try: bool = False) -> None:
+    def send(
+        self,
+        queue: Queue | Topic,
+        command: Send,
+        done: Done,
+        first_try: bool = False,
+        is_internal: bool = False,
+    ) -> None:
         """Send messages to a queue, or publish them to a topic, and call `done` with Sent or a BatonError.
 
-        `first_try`: the SDK that named the request says that this is its first attempt.
+        `first_try`: the SDK that named the request says that this is its first attempt. `is_internal`: the messages are
+        from the retained history.
         """
         if self.tracing is not None and command.traces:
             done = self.tracing.sending(queue.name, command, done)
         if (command.attributes or self.payloads.enabled) and self.payloads.concern(command, isinstance(queue, Topic)):
-            self._begin(lambda: self._send_large(queue, command, first_try), done)
+            self._begin(lambda: self._send_large(queue, command, first_try, is_internal), done)
             return
         self._send(queue, command, done, first_try)
 
-    async def _send_large(self, queue: Queue | Topic, command: Send, first_try: bool) -> Sent:
+    async def _send_large(self, queue: Queue | Topic, command: Send, first_try: bool, is_internal: bool) -> Sent:
         """Put large bodies into the payload store first: a message that is acknowledged has its body there. Mark those
         that the client has put there.
         """
-        small = self.payloads.refer(command)
+        small, refused = self.payloads.refer(command, is_internal)
         is_large = isinstance(queue, Queue) and self.payloads.exceeds(small)
         if is_large or small is not command:
             older = await self._catalog.too_old(PAYLOADS_VERSION)
@@ -261,6 +270,9 @@ class Broker(JobControl, TopicControl):
         if is_large:
             small = await self.payloads.offload(small)
         sent: Sent = await submitted(lambda one, done: self._send(queue, small, done, first_try), small)
+        if refused and sent.each:
+            each = [refused.get(at, one) if isinstance(one, InvalidInput) else one for at, one in enumerate(sent.each)]
+            return replace(sent, each=each)
         return sent
 
     def _send(self, queue: Queue | Topic, command: Send, done: Done, first_try: bool) -> None:
@@ -271,8 +283,8 @@ class Broker(JobControl, TopicControl):
         self._submit(queue.shards[0], command, partial(self._sent, queue, command, done))
 
     async def _send_all(self, queue: Queue, command: Send) -> Sent:
-        """Send messages, and return the outcome. Raises BatonError."""
-        outcome: Sent = await submitted(lambda _, done: self.send(queue, command, done), command)
+        """Send messages of the retained history, and return the outcome. Raises BatonError."""
+        outcome: Sent = await submitted(lambda _, done: self.send(queue, command, done, is_internal=True), command)
         return outcome
 
     def _sent(self, queue: Queue | Topic, command: Send, done: Done, outcome: Sent | BatonError) -> None:
@@ -303,7 +315,7 @@ class Broker(JobControl, TopicControl):
         if queue is None:
             raise QueueDoesNotExist("The target queue was deleted.")
         try:
-            sent: Sent = await submitted(partial(self.send, queue), command)
+            sent: Sent = await submitted(partial(self.send, queue, is_internal=True), command)
         except QueueDoesNotExist:
             raise Unavailable(f"The shard does not know queue {queue.name} yet. Retry.") from None
         return [*sent.results()]

@@ -37,6 +37,10 @@ READER_FIELDS = {
     "members": "The members, by name.",
     "Joined.members": "Number of members.",
     "resetEpoch": "Epoch of the last seek. What was fetched in an earlier epoch must not be committed.",
+    "blockedAt": (
+        "The position of a message whose body is lost in the payload store. The message is skipped as soon as the "
+        "messages before it are committed."
+    ),
     "lagMessages": "Number of retained messages that the group has not committed.",
     "lagSeconds": "Age of the oldest message that the group has not committed; 0 if there is none.",
     "committed": "Position up to which everything is done; number 0: nothing is.",

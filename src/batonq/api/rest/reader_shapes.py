@@ -148,6 +148,7 @@ class FetchedMessages(Answered, kw_only=True):
 
     messages: list[RetainedMessage]
     lag_messages: int
+    blocked_at: str = ""
 
 
 class HistoryPage(Answered, kw_only=True):

@@ -126,7 +126,8 @@ async def fetch(call: Call) -> Answer:
     for fetched in found:
         messages += await finished(messages_of(fetched.page, call.wanted is MSGPACK))
     lag = sum(fetched.view.lag_messages for fetched in found)
-    return Answer(200, FetchedMessages(messages=messages, lag_messages=lag))
+    blocked_at = next((fetched.blocked_at for fetched in found if fetched.blocked_at), "")
+    return Answer(200, FetchedMessages(messages=messages, lag_messages=lag, blocked_at=blocked_at))
 
 
 async def commit(call: Call) -> Answer:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from hashlib import md5, sha256
+from hashlib import md5
 from typing import Any
 
 from msgspec import UNSET, Raw, UnsetType
@@ -45,7 +45,7 @@ from batonq.api.sqs.message_attributes import attributes_size
 from batonq.core.commands import Once, Send
 from batonq.core.commands import Sent as SendOutcome
 from batonq.core.ids import message_ids
-from batonq.core.payload import Content
+from batonq.core.payload import Content, content_key
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
 from batonq.node.catalog.topic_control import Topic
@@ -435,7 +435,7 @@ class _Messages:
         if self._queue.content_dedup:
             builder.put_all(
                 "dedup_ids",
-                [key or sha256(body).hexdigest() for key, body in zip(keys, builder.bodies, strict=True)],
+                [key or content_key(body) for key, body in zip(keys, builder.bodies, strict=True)],
             )
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from batonq.client.blocking.queue import Queue
 
 RETRY_S = 1.0  # how long a fetch waits before a message that cannot be skipped yet is read again
+BLOCKED_MAX = 3  # how often iteration reads it again
+UNREADABLE = "its body is missing or damaged in the payload store"
 NOT_SKIPPED = "The reader group has no dead-letter queue for it. Seek past it."
 
 
@@ -35,8 +37,9 @@ class RetainedMessage(RetainedFields):
     """A message of a queue's retained history, read by a reader group."""
 
 
-class Fetched(Struct):
+class Fetched(Struct, rename="camel"):
     messages: list[RetainedMessage]
+    blocked_at: str = ""
 
 
 class HistoryPage(Struct, rename="camel"):
@@ -78,6 +81,7 @@ class Reader:
         self._committed: dict[int, str] = {}
         self._tenures: dict[int, int] = {}
         self._last_tenure = 0
+        self._blocked_at, self._blocked_times = "", 0  # a position that cannot be skipped yet, fetches in a row
 
     def __repr__(self) -> str:
         return f"<Reader {self.group} of {self.queue.name}>"
@@ -194,7 +198,10 @@ class Reader:
                 self.join()
                 continue
             self._committed.update(positions)
-            found = self._with_bodies(codec.decode(Fetched, reply.answer).messages, wait)
+            answer = codec.decode(Fetched, reply.answer)
+            self._blocked_at = answer.blocked_at
+            found = self._with_bodies(answer.messages, wait)
+            self._blocked_times = self._blocked_times + 1 if self._blocked_at and not found else 0
             if found and len(self.shards) == 1:
                 self._fetched[self.shards[0]] = found[-1].position
             else:
@@ -216,27 +223,44 @@ class Reader:
         kept = [
             one for one in found if one.shard not in ends or _number(one.position) < _number(ends[one.shard].position)
         ]
-        if kept:
-            return kept
         if problem is not None:
+            if kept:
+                return kept
             raise problem
+        before, with_messages = self.tenures(), {one.shard for one in kept}
+        blocked = ""
         for message in ends.values():
-            self._skip_unreadable(message, wait)
+            if message.shard in with_messages:
+                continue
+            try:
+                if not self._skip_unreadable(message):
+                    blocked = message.position
+            except BatonError:
+                if not kept:
+                    raise
+        if kept:
+            # To skip a message, this member may have joined again.
+            return [one for one in kept if self._tenures.get(one.shard) == before.get(one.shard)]
+        if blocked:
+            self._blocked_at = blocked
+            sleep(min(wait, RETRY_S))
         return []
 
-    def _skip_unreadable(self, message: RetainedMessage, wait: float) -> None:
-        """Report a message without a body as failed until it is skipped: trying again does not help."""
-        why = "its body is missing or damaged in the payload store"
+    def _skip_unreadable(self, message: RetainedMessage) -> bool:
+        """Report a message without a body as failed until it is skipped: trying again does not help. Returns False if
+        what was fetched before it is not committed yet. Raises PayloadDamaged if it cannot be skipped.
+        """
         try:
-            result = self.fail(message, why)
+            result = self.fail(message, UNREADABLE)
             for _ in range(result.failures, (self.info()).max_failures):
-                result = self.fail(message, why)
-        except PositionInvalid:  # what was fetched before it is not committed yet
-            sleep(min(wait, RETRY_S))
-            return
+                result = self.fail(message, UNREADABLE)
+        except PositionInvalid:
+            return False
         if not result.skipped:
-            raise PayloadDamaged(f"Position {message.position} cannot be read: {why}. {result.why or NOT_SKIPPED}")
+            why = result.why or NOT_SKIPPED
+            raise PayloadDamaged(f"Position {message.position} cannot be read: {UNREADABLE}. {why}")
         self._fetched[message.shard] = message.position
+        return True
 
     @property
     def session(self) -> float:
@@ -311,7 +335,11 @@ class Reader:
         """Iterate over messages as they arrive, until the Baton is closed: `for message in reader`.
 
         `reader.commit()` stores that everything so far is done. When the loop ends, the member leaves the group.
+
+        Raises PayloadDamaged if a body is lost in the payload store and its message cannot be skipped before
+        earlier messages are committed. The member then stays in the group: commit, and iterate again.
         """
+        is_blocked = False
         try:
             while not self.queue._over():
                 try:
@@ -320,13 +348,19 @@ class Reader:
                     if self.queue._over():
                         return
                     raise
+                if self._blocked_times >= BLOCKED_MAX:
+                    self._blocked_times, is_blocked = 0, True
+                    raise PayloadDamaged(
+                        f"Position {self._blocked_at} cannot be read: {UNREADABLE}. To skip it, commit what you have "
+                        "read, and iterate again."
+                    )
                 for message in found:
                     if self._fetched.get(message.shard) is None:
                         continue  # another member has the shard now, or this one begins there again
                     self._reached[message.shard] = message.position
                     yield message
         finally:
-            if not self.queue._over():
+            if not is_blocked and not self.queue._over():
                 self.leave()
 
 

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from batonq.core import json_text
 from batonq.core.commands import Failure
 from batonq.core.payload import (
+    CLIENT_SIZE,
     IN_STORE,
     REFERS,
     STORED,
@@ -125,11 +126,6 @@ class Pick:
         body, content = self.new_body or (payload.body, payload.content)
         if self.new_body and body == payload.body:
             content |= payload.content & REFERS
-        elif self.new_body and referred_key(body):
-            raise EditImpossible(
-                "its new body would be a pointer into a payload store, whose object is kept only for messages that are "
-                "sent; send a new message"
-            )
         if self.replacements and content & IN_STORE:
             raise EditImpossible("its body is in the payload store and can only be replaced as a whole")
         if self.replacements and content != Content.BYTES:
@@ -152,6 +148,12 @@ class Pick:
             attributes = encode_attributes([*kept, *added.values()])
         if not body and payload.content != Content.BYTES:
             raise EditImpossible("its body would be empty")
+        is_pointer_now = body != payload.body or (CLIENT_SIZE in attributes and CLIENT_SIZE not in payload.attributes)
+        if is_pointer_now and not content & REFERS and referred_key(body):
+            raise EditImpossible(
+                "its new body would be a pointer into a payload store, whose object is kept only for messages that are "
+                "sent; send a new message"
+            )
         if len(body) + len(attributes) > self.bytes_max:
             raise self._too_large()
         digest = hashlib.md5(body, usedforsecurity=False).digest() if payload.body_md5 else b""

@@ -16,7 +16,17 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from batonq.core.commands import Send
-from batonq.core.payload import IN_STORE, REFERS, STORED, Content, decode_pointer, encode_pointer, referred_key
+from batonq.core.payload import (
+    CLIENT_SIZE,
+    IN_STORE,
+    REFERS,
+    STORED,
+    UNSAFE_POINTER,
+    Content,
+    decode_pointer,
+    encode_pointer,
+    referred_key,
+)
 from batonq.errors import BatonError, InvalidInput, PayloadDamaged, PayloadStoreUnavailable
 from batonq.node import events
 from batonq.node.alarms.book import AlarmBook
@@ -37,7 +47,6 @@ NO_STORE = (
 )
 NO_ANSWER = "The payload store did not answer in time. Retry later."
 TOO_LATE = "Writing to the payload store took too long, so the message was not sent. Retry."
-CLIENT_SIZE = b"PayloadSize"  # the attribute that a client's pointer has: ExtendedPayloadSize or SQSLargePayloadSize
 NOT_OURS = (
     "The body is a pointer to {key} in a payload store that belongs to another server or cluster, which deletes the "
     "object when its own messages no longer need it. Read the body with a client of that store, and send it again."
@@ -142,15 +151,18 @@ class LargePayloads:
 
     # --- sending
 
-    def refer(self, command: Send) -> Send:
+    def refer(self, command: Send, is_internal: bool = False) -> tuple[Send, dict[int, InvalidInput]]:
         """The command with a mark for each pointer of a client to an object that this server deletes, so that it is
         kept while a message needs it. That is also done by a server without the store, which it may get later.
 
-        Raises InvalidInput if the object may be deleted before the message is sent. A message that has the mark
-        already, because it is sent again from the retained history, keeps its object.
+        Returns with it why messages must be refused, by their indexes: the object may be deleted before the message is
+        sent. These are marked as unsafe, so that the shard refuses them, unless the request is a retry and the shard
+        has them already. Messages that the server sends itself (`is_internal`), from the retained history, are not
+        refused; one that has the mark already keeps its object.
         """
+        refused: dict[int, InvalidInput] = {}
         if not command.attributes:
-            return command
+            return command, refused
         contents = [*(command.contents or [command.content] * len(command.bodies))]
         marked = False
         for at, attributes in enumerate(command.attributes):
@@ -159,13 +171,17 @@ class LargePayloads:
             key = referred_key(command.bodies[at])
             if not key:
                 continue
-            if not key.startswith(f"{self.client_folder}/"):
-                raise InvalidInput(NOT_OURS.format(key=key))
-            if not is_current(key, self._time_s()):
-                raise InvalidInput(TOO_OLD.format(key=key))
-            contents[at] |= REFERS
-            marked = True
-        return replace(command, contents=contents) if marked else command
+            is_ours = key.startswith(f"{self.client_folder}/")
+            if is_internal:
+                mark = REFERS if is_ours else 0
+            elif is_ours and is_current(key, self._time_s()):
+                mark = REFERS
+            else:
+                mark = UNSAFE_POINTER
+                refused[at] = InvalidInput((TOO_OLD if is_ours else NOT_OURS).format(key=key))
+            contents[at] |= mark
+            marked |= bool(mark)
+        return replace(command, contents=contents) if marked else command, refused
 
     async def offload(self, command: Send) -> Send:
         """The command with pointers instead of its large bodies. Raises PayloadStoreUnavailable."""

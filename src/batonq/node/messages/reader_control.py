@@ -63,6 +63,14 @@ class Failed(NamedTuple):
     why: str = ""  # why it was not skipped although it has failed often enough
 
 
+class FetchedShard(NamedTuple):
+    """What a fetch found on one shard."""
+
+    view: ReaderView
+    page: RetainedPage
+    blocked_at: str = ""  # a position whose body is lost, which is skipped when what was fetched before it is committed
+
+
 class ReaderControl:
     def __init__(
         self,
@@ -220,27 +228,30 @@ class ReaderControl:
         after: Mapping[int, int],
         limit: int,
         wait_ms: int,
-    ) -> list[Fetched]:
+    ) -> list[FetchedShard]:
         """Messages from the member's shards, in order per shard. `shards` None: as the coordinator assigns them.
 
         `after` are positions to continue after instead of what is committed. Waits for the first message. A message
         whose body is missing or damaged in the payload store has failed: once per fetch, until it is skipped. Raises
         PayloadDamaged if it cannot be skipped and there are no other messages.
         """
-        found = await self._fetch_all(queue, group, member, epoch, shards, after, limit, wait_ms)
+        found: list[FetchedShard] = []
         problem: PayloadDamaged | None = None
         is_retried = False
-        for at, fetched in enumerate(found):
+        for fetched in await self._fetch_all(queue, group, member, epoch, shards, after, limit, wait_ms):
+            blocked_at = ""
             try:
                 page = await self._with_bodies(fetched.page)
             except PayloadDamaged as damage:
                 failed = await self._fail_damaged(queue, fetched, member, epoch, damage.message)
+                position = position_text(fetched.view.shard, fetched.page.positions[0])
                 if failed.why:
-                    position = position_text(fetched.view.shard, fetched.page.positions[0])
                     problem = PayloadDamaged(f"Position {position} cannot be read: {damage.message} {failed.why}")
+                if not failed.failures:
+                    blocked_at = position
                 is_retried |= not failed.is_skipped
                 page = fetched.page.first_messages(0)
-            found[at] = fetched._replace(page=page)
+            found.append(FetchedShard(fetched.view, page, blocked_at))
         if not any(fetched.page for fetched in found):
             if problem is not None:
                 raise problem

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from hashlib import sha256
 from itertools import repeat
 from typing import Any, cast
 
@@ -54,7 +53,7 @@ from batonq.api.sqs.validate import (
 )
 from batonq.core.commands import Send, Sent
 from batonq.core.ids import message_ids, request_hash
-from batonq.core.payload import AS_IS
+from batonq.core.payload import AS_IS, content_key
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.catalog.topic_control import Topic
@@ -354,7 +353,7 @@ class Messages:
             if not (known and known[at]):
                 builder.at = at
                 if self._queue.content_dedup:
-                    builder.put("dedup_ids", sha256(body).hexdigest())
+                    builder.put("dedup_ids", content_key(body))
                 else:
                     self._refuse(at, invalid_value(NO_DEDUPLICATION_ID))
 

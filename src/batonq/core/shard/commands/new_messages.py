@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from batonq.core.commands import Accepted, Send, Sent
 from batonq.core.ids import key_hash, message_id
-from batonq.core.payload import content_marks, overhead_bytes, payload_parts, stored_keys
+from batonq.core.payload import content_marks, is_unsafe, overhead_bytes, payload_parts, stored_keys
 from batonq.core.records import REPLAYING_VERSION, SentFlag, Type
 from batonq.core.shard.effects.message_runs import MessageRuns
 from batonq.core.shard.moves.arrivals import Arrivals
@@ -31,6 +31,7 @@ SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delet
 ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
 _KEYS_FULL = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."
 NOT_STORABLE = f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
+UNSAFE = "The body is a pointer to an object in the payload store that may be deleted at any moment."
 _SENT = int(Type.SENT)
 _FIFO, _DEDUPLICATED, _STORED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED), int(SentFlag.STORED)
 _REPLAYED = int(SentFlag.REPLAYED)
@@ -81,7 +82,7 @@ class NewMessages:
         """Add a request to a run, if all its messages will be accepted; returns whether they will. The queue takes
         runs.
         """
-        if not is_storable(command):
+        if not is_storable(command) or (command.attributes and any(map(is_unsafe, command.contents))):
             return False
         if queue.policy.topic and (any(command.delays_ms) or any(command.ttls_ms)):
             return False
@@ -164,6 +165,8 @@ class NewMessages:
                 problem = self.no_key_more(key, now)
             if problem is None and policy.spread and self.belongs_elsewhere(queue, command, at):
                 problem = NotOwner(ELSEWHERE)
+            if problem is None and command.contents and is_unsafe(command.contents[at]):
+                problem = InvalidInput(UNSAFE)
             taken = len(places)
             if problem is None:
                 problem = queue.refusal(sizes[at], taken, size)

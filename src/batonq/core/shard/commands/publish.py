@@ -22,6 +22,7 @@ from batonq.core.payload import (
     content_marks,
     decode_attributes,
     envelopes_of,
+    is_unsafe,
     payload_parts,
     stored_keys,
 )
@@ -30,6 +31,7 @@ from batonq.core.records import FRAME_ROWS_MAX, Reason, SentFlag, Type
 from batonq.core.shard.commands.new_messages import (
     NOT_STORABLE,
     SHARD_FULL,
+    UNSAFE,
     NewMessages,
     Results,
     column_of,
@@ -190,6 +192,8 @@ class Publishing:
                     results.append(self.new_messages.deduplicated(queue, known, command, at, marks[at]))
                     continue
                 problem = self.new_messages.no_key_more(key, now)
+            if problem is None and command.contents and is_unsafe(command.contents[at]):
+                problem = InvalidInput(UNSAFE)
             matching = self._matching(topic, command, at) if problem is None else ()
             needed = 1 + COPY_ROWS * len(matching)
             if problem is None and len(matching) > room:
