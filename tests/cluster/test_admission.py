@@ -20,6 +20,7 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import NotSent
 from batonq.node.settings import Settings
 from tests.cluster.memory import Hub, MemoryLeases, run_simulated
+from tests.support.doubles import double
 from tests.support.ports import reserve_port
 
 CLUSTER = 77
@@ -147,6 +148,7 @@ def test_a_node_is_refused_if_its_clock_differs_from_most(
 # --- the start ------------------------------------------------------------------------------------
 
 
+@double()
 class Waiting(ClusterNode):
     """A node with its log store in memory, whose start never ends."""
 
