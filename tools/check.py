@@ -1,8 +1,8 @@
 """Run the project's checks and print how long each took: `check.py all|fast|lint`.
 
-They run in parallel, one per processor. The test suites that mostly wait for processes run next to them, one after
-another (JOBS=1: everything one after another). The output of a check is shown when it has ended. A check that takes far
-too long is aborted, and shows where it was.
+They run in parallel, one per processor. The test suites that mostly wait for processes run next to them, two at a time,
+and the last of them where a processor has no other work (JOBS=1: everything one after another). The output of a check
+is shown when it has ended. A check that takes far too long is aborted, and shows where it was.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from tools.browser import find_browser, install_browser, why_missing  # noqa: E4
 BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench", "campaign", "sim", "examples") if (ROOT / name).is_dir()]
 JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
+WAITING_JOBS = 2  # beside them, for suites that are idle for much of their time
 # The longest first, so that no processor is idle at the end. A folder that is not listed runs last.
 ORDER = (
     "pipeline",
@@ -47,7 +49,7 @@ ORDER = (
     "node",
     "golden",
 )
-# They are idle for much of their time: they share one place of their own.
+# They are idle for much of their time: they have places of their own.
 WAITING = (
     "cluster",
     "campaign",
@@ -163,17 +165,32 @@ def end_group(group: int) -> None:
 
 
 def run_side_by_side(checks: list[Check]) -> list[Outcome]:
-    with ThreadPoolExecutor(JOBS) as works, ThreadPoolExecutor(1) as waits:
-        pools = (works, waits if JOBS > 1 else works)
-        running = [pools[check.waits].submit(run, check, captured=JOBS > 1) for check in checks]
+    todo = {waits: deque(check for check in checks if check.waits == waits) for waits in (False, True)}
+    lanes = [False] * JOBS + [True] * (WAITING_JOBS if JOBS > 1 else 0)
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        running = [pool.submit(run_lane, waits, todo) for waits in lanes]
         try:
-            return [future.result() for future in as_completed(running)]
+            return [outcome for future in as_completed(running) for outcome in future.result()]
         except KeyboardInterrupt:
-            for pool in pools:
-                pool.shutdown(wait=False, cancel_futures=True)
+            for left in todo.values():
+                left.clear()
             for group in tuple(groups):
                 end_group(group)
             raise
+
+
+def run_lane(waits: bool, todo: dict[bool, deque[Check]]) -> list[Outcome]:
+    """Run one check after another. A lane that has worked off its own helps with those that wait, from their end."""
+    outcomes: list[Outcome] = []
+    takes = [todo[waits].popleft, *([] if waits else [todo[True].pop])]
+    while takes:
+        try:
+            check = takes[0]()
+        except IndexError:
+            takes.pop(0)
+        else:
+            outcomes.append(run(check, captured=JOBS > 1))
+    return outcomes
 
 
 def report(outcomes: list[Outcome], seconds: float) -> None:
