@@ -29,12 +29,17 @@ def write_durably(path: str, data: bytes, replace: bool = True) -> bool:
             return False
         finally:
             os.unlink(unfinished)
-    handle = os.open(folder, os.O_RDONLY)
+    sync_path(folder)
+    return True
+
+
+def sync_path(path: str) -> None:
+    """What was written to a file, or the names in a folder, then survive a power failure. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    return True
 
 
 def s3_endpoint() -> str:

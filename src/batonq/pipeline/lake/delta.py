@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from batonq.errors import InvalidInput, LogError, OwnershipHeld
+from batonq.object_storage import sync_path
 from batonq.pipeline.lake.parquet_files import File
 from batonq.pipeline.lake.storage import Storage
 
@@ -276,13 +277,9 @@ class DeltaLog:
             os.path.dirname(self.storage.url),
         ):
             try:
-                handle = os.open(path, os.O_RDONLY)
+                sync_path(path)
             except FileNotFoundError:
                 continue  # another process has tidied up
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:

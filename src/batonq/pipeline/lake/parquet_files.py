@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batonq.object_storage import sync_path
 from batonq.pipeline.lake.storage import Storage
 
 if TYPE_CHECKING:
@@ -140,12 +141,8 @@ def _size(table: Storage, path: str) -> int:
     """A local file, and its name, then survive a power failure."""
     files, root = table.open()
     if table.local:
-        for one, flags in ((f"{root}/{path}", os.O_RDONLY), (os.path.dirname(f"{root}/{path}"), os.O_RDONLY)):
-            handle = os.open(one, flags)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+        sync_path(f"{root}/{path}")
+        sync_path(os.path.dirname(f"{root}/{path}"))
     return int(files.get_file_info(f"{root}/{path}").size)
 
 
